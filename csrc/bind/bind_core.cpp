@@ -1,0 +1,63 @@
+#include "bind/bind.h"
+#include "core/parallel.h"
+#include "core/probe.h"
+#include "core/simd.h"
+
+// threadpoolctl finds these by name in the loaded library (xmc_fast._threads).
+#if defined(_WIN32)
+#define XMC_EXPORT extern "C" __declspec(dllexport)
+#else
+#define XMC_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+XMC_EXPORT int xmc_fast_get_num_threads() {
+  return xmc::default_threads();
+}
+XMC_EXPORT void xmc_fast_set_num_threads(int threads) {
+  xmc::set_default_threads(threads);
+}
+
+namespace xmc::bind {
+namespace {
+
+void raise_pending_signal() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+}  // namespace
+
+void bind_core(py::module_& m) {
+  set_interrupt_hook(&raise_pending_signal);
+  m.def("simd_level", [] { return simd_name(simd_level()); });
+  m.def("simd_supported", [] { return simd_name(simd_supported()); });
+  m.def(
+      "force_simd_level", [](const std::string& name) { force_simd_level(simd_from_name(name.c_str())); },
+      py::arg("name"));
+  m.def("available_cpus", &available_cpus);
+  m.def("default_threads", &default_threads);
+  m.def("set_default_threads", &set_default_threads, py::arg("threads"));
+  m.def(
+      "measure_roofline",
+      [](int threads, double seconds) {
+        Roofline r;
+        {
+          const py::gil_scoped_release release;
+          r = measure_roofline(threads, seconds);
+        }
+        return py::make_tuple(r.fma_gflops, r.read_gbs, r.triad_gbs);
+      },
+      py::arg("threads"), py::arg("seconds"));
+  // For the tests of parallel_for: the order-free sum of fn's results, called with the GIL held.
+  m.def(
+      "parallel_for_test",
+      [](int64_t blocks, int threads, const py::function& fn) {
+        const py::gil_scoped_release release;
+        parallel_for(blocks, threads, [&](int64_t block, int) {
+          const py::gil_scoped_acquire gil;
+          fn(block);
+        });
+      },
+      py::arg("blocks"), py::arg("threads"), py::arg("fn"));
+}
+
+}  // namespace xmc::bind

@@ -1,0 +1,6 @@
+#include "bind/bind.h"
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Compiled core of xmc_fast. Private: use the Python modules.";
+  xmc::bind::bind_core(m);
+}

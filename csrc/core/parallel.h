@@ -1,0 +1,36 @@
+// The one way to use threads in this package.
+//
+// parallel_for(n, threads, fn) calls fn(block, thread) once for each block in [0, n), blocks handed out in
+// increasing order to `threads` threads, the caller being thread 0. Results must depend on the block only,
+// never on `thread` (a scratch-buffer slot), so that they are bit-equal for any number of threads.
+//
+// - An exception of fn reaches the caller: that of the lowest failing block. Other threads stop at their next
+//   block boundary.
+// - Ctrl-C: the caller's thread polls the interrupt hook (set by the bindings) between its blocks.
+// - Fork-safe: threads live only during the call. Starting one costs about 20 us, so use one thread for less
+//   work than that.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace xmc {
+
+void parallel_for(int64_t blocks, int threads, const std::function<void(int64_t block, int thread)>& fn);
+
+// Number of chunks of `chunk` items that cover n items, and the item range of a chunk.
+inline int64_t chunk_count(int64_t n, int64_t chunk) {
+  return (n + chunk - 1) / chunk;
+}
+
+// The hook throws to stop. It is called on the caller's thread only, at most every 50 ms.
+void set_interrupt_hook(void (*hook)());
+void check_interrupt();
+
+// Threads a call uses when n_jobs is not given: OMP_NUM_THREADS if set, else the CPUs this process may run
+// on; threadpoolctl changes it through set_default_threads.
+int available_cpus();
+int default_threads();
+void set_default_threads(int threads);
+
+}  // namespace xmc

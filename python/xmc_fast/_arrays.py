@@ -1,0 +1,120 @@
+"""The public edge: turn what people pass into the arrays the compiled core takes, or say what is wrong.
+
+Everything compiled takes CSR as (indptr int64, indices int32, data float32 or none), C-contiguous, sorted
+and without duplicates unless stated. Validation happens here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+
+class Csr(NamedTuple):
+    """The core's currency. ``data`` is float32, or empty for binary matrices (every entry is 1)."""
+
+    indptr: npt.NDArray[np.int64]  # rows + 1
+    indices: npt.NDArray[np.int32]  # nnz
+    data: npt.NDArray[np.float32]  # nnz, or 0
+    shape: tuple[int, int]
+
+
+def features(X: Any, name: str = "X", *, n_features: int | None = None) -> Csr:
+    """Sparse or dense features as CSR float32 with sorted, unique columns; NaN and inf are refused."""
+    matrix = _to_csr(X, name)
+    if matrix.data.dtype != np.float32:
+        matrix = matrix.astype(np.float32)
+    matrix = _canonical(matrix)
+    bad = np.flatnonzero(~np.isfinite(matrix.data))
+    if bad.size:
+        row, col = _position(matrix, int(bad[0]))
+        raise ValueError(
+            f"{name} must be finite, got {matrix.data[bad[0]]} at row {row}, column {col}"
+            f" ({bad.size} such values)"
+        )
+    if n_features is not None and matrix.shape[1] != n_features:
+        raise ValueError(f"{name} has {matrix.shape[1]} columns, expected {n_features}")
+    return _csr(matrix, matrix.data)
+
+
+def labels(Y: Any, name: str = "Y", *, n_rows: int | None = None, n_labels: int | None = None) -> Csr:
+    """A binary label matrix of any dtype as CSR without data: stored zeros dropped, other values refused."""
+    matrix = _to_csr(Y, name)
+    if matrix.data.dtype != np.bool_:
+        values = matrix.data
+        bad = np.flatnonzero((values != 0) & (values != 1))
+        if bad.size:
+            row, col = _position(matrix, int(bad[0]))
+            raise ValueError(f"{name} must be binary (0/1), got {values[bad[0]]} at row {row}, column {col}")
+    if not np.all(matrix.data != 0):
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    if not matrix.has_canonical_format:
+        matrix = matrix.astype(bool)
+        matrix.sum_duplicates()
+    if n_rows is not None and matrix.shape[0] != n_rows:
+        raise ValueError(f"{name} has {matrix.shape[0]} rows, expected {n_rows}")
+    if n_labels is not None and matrix.shape[1] != n_labels:
+        raise ValueError(f"{name} has {matrix.shape[1]} columns (labels), expected {n_labels}")
+    return _csr(matrix, np.empty(0, np.float32))
+
+
+def to_scipy(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> sp.csr_matrix:
+    """Core arrays as a scipy CSR matrix without copies beyond the index width scipy wants."""
+    index = (
+        np.int64 if len(indices) > np.iinfo(np.int32).max or max(shape) > np.iinfo(np.int32).max else np.int32
+    )
+    matrix = sp.csr_matrix(shape, dtype=data.dtype)
+    matrix.indptr = np.asarray(indptr).astype(index, copy=False)
+    matrix.indices = np.asarray(indices).astype(index, copy=False)
+    matrix.data = data
+    return matrix
+
+
+def transpose(c: Csr) -> Csr:
+    """The CSR of the transpose (binary stays binary)."""
+    data = c.data if len(c.data) else np.ones(len(c.indices), np.int8)
+    t = to_scipy(c.indptr, c.indices, data, c.shape).T.tocsr()
+    return _csr(t, t.data if len(c.data) else np.empty(0, np.float32))
+
+
+def _to_csr(M: Any, name: str) -> Any:
+    if sp.issparse(M):
+        if M.ndim != 2:
+            raise ValueError(f"{name} must be two-dimensional, got {M.ndim} dimension(s)")
+        matrix = M.tocsr()
+        if matrix.dtype == object or matrix.dtype.kind not in "biuf":
+            raise ValueError(f"{name} must hold real numbers, got dtype {matrix.dtype}")
+        return matrix
+    array = np.asarray(M)
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    return sp.csr_matrix(array)
+
+
+def _canonical(matrix: Any) -> Any:
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _position(matrix: Any, entry: int) -> tuple[int, int]:
+    row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
+    return row, int(matrix.indices[entry])
+
+
+def _csr(matrix: Any, data: npt.NDArray[np.float32]) -> Csr:
+    if matrix.shape[1] > np.iinfo(np.int32).max:
+        raise ValueError(f"at most {np.iinfo(np.int32).max} columns are supported, got {matrix.shape[1]}")
+    return Csr(
+        np.ascontiguousarray(matrix.indptr, np.int64),
+        np.ascontiguousarray(matrix.indices, np.int32),
+        np.ascontiguousarray(data),
+        (int(matrix.shape[0]), int(matrix.shape[1])),
+    )

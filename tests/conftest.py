@@ -1,0 +1,38 @@
+"""Shared fixtures: real data (XMC_DATA), the SIMD paths of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from xmc_fast import _core
+
+DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture
+def data_dir():
+    """A function name -> folder of a real data set; the test skips when it is not there."""
+
+    def find(name: str) -> Path:
+        folder = DATA / name
+        if not folder.is_dir():
+            pytest.skip(f"real data set {name!r} not found in {DATA} (set XMC_DATA)")
+        return folder
+
+    return find
+
+
+LEVELS = ["baseline", "avx2", "avx512"]
+
+
+@pytest.fixture(params=LEVELS)
+def simd(request):
+    """Runs the test once on each instruction set this machine has."""
+    if LEVELS.index(request.param) > LEVELS.index(_core.simd_supported()):
+        pytest.skip(f"this CPU has no {request.param}")
+    before = _core.simd_level()
+    _core.force_simd_level(request.param)
+    yield request.param
+    _core.force_simd_level(before)
