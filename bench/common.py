@@ -72,7 +72,8 @@ def machine_line(info: dict[str, Any]) -> str:
     """One line for the top of a report."""
     return (
         f"{info['cpu']}, {info['simd']}, {info['threads']} thread(s): {info['fma_gflops']} GFLOP/s FMA, "
-        f"{info['read_gbs']} GB/s read, {info['triad_gbs']} GB/s triad (xmc_fast {info['version']} {info['commit']})"
+        f"{info['read_gbs']} GB/s read, {info['triad_gbs']} GB/s triad"
+        f" (xmc_fast {info['version']} {info['commit']})"
     )
 
 

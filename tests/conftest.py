@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from xmc_fast import _core
 
 DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import threadpoolctl
+
 import xmc_fast
 from xmc_fast import _arrays, _core
 from xmc_fast._files import atomic_path
