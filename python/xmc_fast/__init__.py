@@ -15,8 +15,6 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Sub-modules map to themselves.
 _LAZY = {
     "data": "xmc_fast.data",
-    "model": "xmc_fast.model",
-    "SparseModel": "xmc_fast.model",
 }
 
 __all__ = ["__version__", "cpu_features", *_LAZY]

@@ -1,0 +1,61 @@
+"""The command line: ``xmc-fast COMMAND``. One module per command; each declares its options and runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from xmc_fast import __version__
+from xmc_fast.cli._common import Output
+
+COMMANDS = ("demo",)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line as an argparse parser."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print the result as JSON")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser = argparse.ArgumentParser(
+        prog="xmc-fast", description="Extreme multi-label classification, fast and exact."
+    )
+    parser.add_argument("--version", action="version", version=f"xmc-fast {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"xmc_fast.cli.{name}")
+        sub = commands.add_parser(
+            name,
+            parents=[common],
+            help=module.HELP,
+            description=module.HELP,
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in module.EXAMPLES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage."""
+    args = build_parser().parse_args(argv)
+    try:
+        output: Output = args.run(args)
+        print(json.dumps(output.data, indent=1) if args.json else output.text, flush=True)
+        return 0
+    except KeyboardInterrupt:
+        print("xmc-fast: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
+        if args.debug:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"xmc-fast {args.command}: error: {message}", file=sys.stderr)
+        return 1

@@ -1,0 +1,40 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Output:
+    """What a command has to say: for people, and with ``--json`` for programs."""
+
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """The option ``--threads``, the same everywhere."""
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=None,
+        metavar="N",
+        help="threads (default: the CPUs, or OMP_NUM_THREADS)",
+    )
+
+
+def thousands(n: int) -> str:
+    """1234567 -> "1,234,567"."""
+    return f"{n:,}"
+
+
+def size(n: float) -> str:
+    """Bytes for people: 1536 -> "1.5 kB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError

@@ -1,0 +1,1 @@
+"""Neural models and building blocks. Needs torch: ``pip install 'xmc-fast[nn]'``."""

@@ -1,0 +1,456 @@
+"""The one training loop of the neural models: plain PyTorch, exact resume, callbacks.
+
+A model is any ``nn.Module``, a loss any function ``loss(model, batch) -> tensor`` (or ``(tensor, {name:
+value})`` with figures to show). The order of the rows in an epoch depends on the seed and the epoch only, so
+a run that was killed goes on from its checkpoint, also in the middle of an epoch, to the same weights bit for
+bit (CPU, fixed threads). Nothing here is needed to use the modules and losses under Lightning or accelerate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from xmc_fast._files import atomic_path, write_text
+from xmc_fast._progress import progress
+
+LossFn = Callable[[nn.Module, Any], "torch.Tensor | tuple[torch.Tensor, dict[str, float]]"]
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+
+
+class Callback:
+    """Base of all callbacks. State that must survive a restart goes through state_dict/load_state_dict."""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first step, after a checkpoint was loaded."""
+
+    def on_gradients(self, run: Run) -> None:
+        """After the gradients of a step are complete, before the optimizer uses them."""
+
+    def on_step(self, run: Run) -> None:
+        """After each optimizer step."""
+
+    def on_epoch(self, run: Run) -> None:
+        """After each epoch; ``run.history[-1]`` is its row and may be extended."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass
+class Run:
+    """What callbacks see of a run in progress."""
+
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    steps_per_epoch: int
+    total_steps: int
+    batch: Any = None
+    epoch: int = 0  # epochs finished
+    step: int = 0  # optimizer steps done
+    history: list[dict[str, float]] = field(default_factory=list)
+    stop: bool = False
+
+
+class Trainer:
+    """Trains a module on indexed data.
+
+    Parameters
+    ----------
+    optimizer : model -> optimizer, or a list of them (e.g. SparseAdam for embeddings beside AdamW).
+    epochs, batch_size : length of the run; the last batch of an epoch may be smaller.
+    schedule : step fraction in [0, 1] -> factor on each learning rate (None: constant); see `cosine`, `linear`.
+    precision : "fp32", or "bf16" / "fp16" for autocast (fp16 with loss scaling).
+    accumulate : batches per optimizer step; the gradient is their mean.
+    clip_norm : largest gradient norm, or None.
+    swa_start : epoch from which the weights are averaged over epochs (None: never); the average is the result.
+    patience : stop after this many epochs without a better validation figure (None: never). The best weights
+        are put back at the end.
+    monitor : name of the validation figure to maximise.
+    checkpoint, checkpoint_every : file to save to (atomically), every that many steps and after each epoch.
+        When the file exists at the start, the run goes on from it.
+    log : CSV file with one row per epoch; a .json beside it holds the same.
+    device : "auto" takes CUDA when there is one.
+    seed : seeds the order of rows and torch's generators (dropout) inside the run only.
+
+    Examples
+    --------
+    >>> x, y = torch.randn(64, 5), torch.randn(64, 1)
+    >>> trainer = Trainer(lambda m: torch.optim.SGD(m.parameters(), 0.1), epochs=3, batch_size=16)
+    >>> mse = lambda model, rows: ((model(x[rows]) - y[rows]) ** 2).mean()
+    >>> history = trainer.fit(nn.Linear(5, 1), mse, 64, torch.from_numpy)
+    >>> len(history)
+    3
+    """
+
+    def __init__(
+        self,
+        optimizer: Callable[[nn.Module], Optimizers],
+        *,
+        epochs: int = 10,
+        batch_size: int = 128,
+        schedule: Callable[[float], float] | None = None,
+        precision: str = "fp32",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        swa_start: int | None = None,
+        patience: int | None = None,
+        monitor: str = "p@1",
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int | None = None,
+        log: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+        device: str | torch.device = "auto",
+        seed: int = 0,
+        show_progress: bool | None = None,
+    ) -> None:
+        if precision not in ("fp32", "bf16", "fp16"):
+            raise ValueError(f'precision must be "fp32", "bf16" or "fp16", got {precision!r}')
+        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("accumulate", accumulate)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.optimizer = optimizer
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.schedule = schedule
+        self.precision = precision
+        self.accumulate = accumulate
+        self.clip_norm = clip_norm
+        self.swa_start = swa_start
+        self.patience = patience
+        self.monitor = monitor
+        self.checkpoint = Path(checkpoint) if checkpoint else None
+        self.checkpoint_every = checkpoint_every
+        self.log = Path(log) if log else None
+        self.callbacks = list(callbacks)
+        self.device = _device(device)
+        self.seed = seed
+        self.show_progress = show_progress
+
+    def fit(
+        self,
+        model: nn.Module,
+        loss: LossFn,
+        n: int,
+        fetch: Callable[[npt.NDArray[np.int64]], Any],
+        validate: Callable[[nn.Module], dict[str, float]] | None = None,
+    ) -> list[dict[str, float]]:
+        """Train ``model`` in place.
+
+        Parameters
+        ----------
+        loss : (model, batch) -> loss, or (loss, figures for the progress bar).
+        n, fetch : the number of rows, and row numbers (int64 array) -> batch (anything; tensors in it are moved
+            to the device).
+        validate : called after each epoch in eval mode without gradients; its figures enter the history.
+
+        Returns
+        -------
+        The history: a dict per epoch with epoch, step, loss, seconds and the validation figures.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1 row, got {n}")
+        if self.patience is not None and validate is None:
+            raise ValueError("patience needs a validate function")
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self.seed)
+            return self._fit(model.to(self.device), loss, n, fetch, validate)
+
+    def _fit(
+        self,
+        model: nn.Module,
+        loss: LossFn,
+        n: int,
+        fetch: Callable[[npt.NDArray[np.int64]], Any],
+        validate: Callable[[nn.Module], dict[str, float]] | None,
+    ) -> list[dict[str, float]]:
+        made = self.optimizer(model)
+        optimizers = [made] if isinstance(made, torch.optim.Optimizer) else list(made)
+        steps = math.ceil(math.ceil(n / self.batch_size) / self.accumulate)
+        run = Run(model, optimizers, steps, steps * self.epochs)
+        state = _State(self, run)
+        state.load()
+        for callback in self.callbacks:
+            callback.on_start(run)
+        with progress(run.total_steps, unit="step", disable=_quiet(self.show_progress)) as bar:
+            bar.update(run.step)
+            while run.epoch < self.epochs and not run.stop:
+                self._epoch(run, state, loss, n, fetch, bar)
+                self._end_of_epoch(run, state, validate)
+        state.finish()
+        if self.log:
+            write_text(self.log.with_suffix(".json"), json.dumps(run.history, indent=1) + "\n")
+        return run.history
+
+    def _epoch(
+        self,
+        run: Run,
+        state: _State,
+        loss: LossFn,
+        n: int,
+        fetch: Callable[[npt.NDArray[np.int64]], Any],
+        bar: Any,
+    ) -> None:
+        start = time.perf_counter()
+        run.model.train()
+        order = np.random.default_rng([self.seed, run.epoch]).permutation(n)
+        batches = [order[i : i + self.batch_size] for i in range(0, n, self.batch_size)]
+        groups = [batches[i : i + self.accumulate] for i in range(0, len(batches), self.accumulate)]
+        for group in groups[run.step - run.epoch * run.steps_per_epoch :]:
+            self._set_rates(run, state)
+            total = 0.0
+            rows = sum(len(b) for b in group)
+            for optimizer in run.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            figures: dict[str, float] = {}
+            for batch_rows in group:
+                run.batch = _to(fetch(batch_rows), self.device)
+                with self._autocast():
+                    result = loss(run.model, run.batch)
+                value, figures = result if isinstance(result, tuple) else (result, {})
+                share = len(batch_rows) / rows
+                state.scaler.scale(value * share).backward()  # type: ignore[no-untyped-call]
+                total += float(value.detach()) * share
+            if not math.isfinite(total):
+                raise RuntimeError(f"the loss became {total} at step {run.step} (epoch {run.epoch})")
+            self._step(run, state)
+            run.step += 1
+            state.loss_sum += total
+            for callback in self.callbacks:
+                callback.on_step(run)
+            if self.checkpoint_every and run.step % self.checkpoint_every == 0:
+                state.seconds += time.perf_counter() - start
+                start = time.perf_counter()
+                state.save()
+            bar.update(1)
+            bar.set_postfix(
+                {"loss": f"{total:.4g}", **{k: f"{v:.3g}" for k, v in figures.items()}}, refresh=False
+            )
+        state.seconds += time.perf_counter() - start
+
+    def _step(self, run: Run, state: _State) -> None:
+        for optimizer in run.optimizers:
+            state.scaler.unscale_(optimizer)
+        for callback in self.callbacks:
+            callback.on_gradients(run)
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(run.model.parameters(), self.clip_norm)
+        for optimizer in run.optimizers:
+            state.scaler.step(optimizer)
+        state.scaler.update()
+
+    def _set_rates(self, run: Run, state: _State) -> None:
+        if self.schedule is None:
+            return
+        factor = self.schedule(run.step / max(run.total_steps - 1, 1))
+        for optimizer, rates in zip(run.optimizers, state.base_rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def _end_of_epoch(
+        self, run: Run, state: _State, validate: Callable[[nn.Module], dict[str, float]] | None
+    ) -> None:
+        run.epoch += 1
+        row = {"epoch": run.epoch, "step": run.step, "loss": state.loss_sum / run.steps_per_epoch}
+        row["seconds"] = state.seconds
+        if self.swa_start is not None and run.epoch > self.swa_start:
+            state.average()
+        if validate is not None:
+            run.model.eval()
+            with torch.no_grad(), state.averaged_weights():
+                row |= validate(run.model)
+                if self.patience is not None:
+                    state.remember_best(row)
+        run.history.append(row)
+        for callback in self.callbacks:
+            callback.on_epoch(run)
+        state.loss_sum = state.seconds = 0.0
+        state.save()
+        if self.log:
+            _write_history(self.log, run.history)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+        return torch.autocast(self.device.type, dtype)
+
+
+class _State:
+    """Everything of a run that a checkpoint holds beside the model: optimizers, averages, best weights."""
+
+    def __init__(self, trainer: Trainer, run: Run) -> None:
+        self.trainer = trainer
+        self.run = run
+        self.scaler = torch.amp.GradScaler(trainer.device.type, enabled=trainer.precision == "fp16")
+        self.base_rates = [[float(g["lr"]) for g in o.param_groups] for o in run.optimizers]
+        self.loss_sum = 0.0
+        self.seconds = 0.0
+        self.swa: dict[str, torch.Tensor] | None = None
+        self.swa_count = 0
+        self.best: dict[str, torch.Tensor] | None = None
+        self.best_value = -math.inf
+        self.best_epoch = 0
+
+    def average(self) -> None:
+        """Running mean of the floating-point weights over epochs (stochastic weight averaging)."""
+        self.swa_count += 1
+        weights = self.run.model.state_dict()
+        if self.swa is None:
+            self.swa = {k: v.detach().clone() for k, v in weights.items()}
+            return
+        for name, value in weights.items():
+            if value.is_floating_point():
+                self.swa[name] += (value.detach() - self.swa[name]) / self.swa_count
+            else:
+                self.swa[name].copy_(value)
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Validation sees the averaged weights once there are some."""
+        if self.swa is None:
+            yield
+            return
+        live = {k: v.detach().clone() for k, v in self.run.model.state_dict().items()}
+        self.run.model.load_state_dict(self.swa)
+        yield
+        self.run.model.load_state_dict(live)
+
+    def remember_best(self, row: dict[str, float]) -> None:
+        monitor = self.trainer.monitor
+        if monitor not in row:
+            raise ValueError(f"validate returned {sorted(row)}, monitor asks for {monitor!r}")
+        if row[monitor] > self.best_value:
+            self.best_value, self.best_epoch = row[monitor], self.run.epoch
+            self.best = {k: v.detach().clone() for k, v in self.run.model.state_dict().items()}
+        elif self.run.epoch - self.best_epoch >= (self.trainer.patience or 0):
+            self.run.stop = True
+
+    def finish(self) -> None:
+        final = self.best if self.best is not None else self.swa
+        if final is not None:
+            self.run.model.load_state_dict(final)
+        self.run.model.eval()
+
+    def save(self) -> None:
+        path, run = self.trainer.checkpoint, self.run
+        if path is None:
+            return
+        cuda = torch.cuda.get_rng_state(self.trainer.device) if self.trainer.device.type == "cuda" else None
+        state = {
+            "settings": self._settings(),
+            "model": run.model.state_dict(),
+            "optimizers": [o.state_dict() for o in run.optimizers],
+            "scaler": self.scaler.state_dict(),
+            "callbacks": [c.state_dict() for c in self.trainer.callbacks],
+            "rng": torch.get_rng_state(),
+            "cuda_rng": cuda,
+            "run": {k: getattr(run, k) for k in ("epoch", "step", "history", "stop")},
+            "own": {k: getattr(self, k) for k in self._FIELDS},
+        }
+        with atomic_path(path) as temporary:
+            torch.save(state, temporary)
+
+    def load(self) -> None:
+        path, run = self.trainer.checkpoint, self.run
+        if path is None or not path.exists():
+            return
+        state = torch.load(path, map_location=self.trainer.device, weights_only=True)
+        if state["settings"] != self._settings():
+            raise ValueError(
+                f"checkpoint {path} is of another run: it has {state['settings']}, this run {self._settings()}"
+            )
+        run.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.scaler.load_state_dict(state["scaler"])
+        for callback, saved in zip(self.trainer.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)
+        torch.set_rng_state(state["rng"].cpu())
+        if state["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.trainer.device)
+        for key, value in state["run"].items():
+            setattr(run, key, value)
+        for key, value in state["own"].items():
+            setattr(self, key, value)
+
+    _FIELDS = ("loss_sum", "seconds", "swa", "swa_count", "best", "best_value", "best_epoch")
+
+    def _settings(self) -> dict[str, Any]:
+        t = self.trainer
+        return {
+            "batch_size": t.batch_size,
+            "accumulate": t.accumulate,
+            "seed": t.seed,
+            "steps": self.run.steps_per_epoch,
+        }
+
+
+def cosine(warm_up: float = 0.0, floor: float = 0.0) -> Callable[[float], float]:
+    """Learning-rate factor: linear warm-up over that fraction of the run, then half a cosine down to floor."""
+
+    def factor(t: float) -> float:
+        if t < warm_up:
+            return (t + 1e-3) / (warm_up + 1e-3)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (t - warm_up) / max(1 - warm_up, 1e-9)))
+
+    return factor
+
+
+def linear(warm_up: float = 0.0, floor: float = 0.0) -> Callable[[float], float]:
+    """Learning-rate factor: linear warm-up, then linear decay to floor."""
+
+    def factor(t: float) -> float:
+        if t < warm_up:
+            return (t + 1e-3) / (warm_up + 1e-3)
+        return 1 - (1 - floor) * (t - warm_up) / max(1 - warm_up, 1e-9)
+
+    return factor
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def _quiet(show: bool | None) -> bool | None:
+    return None if show is None else not show
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {k: _to(v, device) for k, v in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to(v, device) for v in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_to(v, device) for v in batch)
+    return batch
+
+
+def _write_history(path: Path, history: list[dict[str, float]]) -> None:
+    """Rewrite the CSV (it is small), so that a resumed run leaves no doubled or missing rows."""
+    names = list(dict.fromkeys(name for row in history for name in row))
+    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(history)
