@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it. Sub-modules map to themselves.
 _LAZY = {
+    "cluster": "xmc_fast.cluster",
     "data": "xmc_fast.data",
 }
 
