@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "cluster": "xmc_fast.cluster",
     "data": "xmc_fast.data",
+    "metrics": "xmc_fast.metrics",
+    "propensity": "xmc_fast.propensity",
 }
 
 __all__ = ["__version__", "cpu_features", *_LAZY]

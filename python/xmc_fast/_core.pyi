@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,3 +36,88 @@ def label_tree(
     seed: int,
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
+
+# metrics
+def rank_sparse_f32(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float32],
+    cols: int,
+    filter_indptr: npt.NDArray[np.int64],
+    filter_indices: npt.NDArray[np.int32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def rank_sparse_f64(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float64],
+    cols: int,
+    filter_indptr: npt.NDArray[np.int64],
+    filter_indices: npt.NDArray[np.int32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def rank_dense_f32(
+    scores: npt.NDArray[np.float32],
+    filter_indptr: npt.NDArray[np.int64],
+    filter_indices: npt.NDArray[np.int32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def rank_dense_f64(
+    scores: npt.NDArray[np.float64],
+    filter_indptr: npt.NDArray[np.int64],
+    filter_indices: npt.NDArray[np.int32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def rank_ids(
+    ids: npt.NDArray[np.int64],
+    labels: int,
+    filter_indptr: npt.NDArray[np.int64],
+    filter_indices: npt.NDArray[np.int32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def match_hits(
+    truth_indptr: npt.NDArray[np.int64],
+    truth_indices: npt.NDArray[np.int32],
+    indptr: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int32],
+    threads: int,
+) -> npt.NDArray[np.uint8]: ...
+def instance_sums(
+    cols: int,
+    truth_indptr: npt.NDArray[np.int64],
+    truth_indices: npt.NDArray[np.int32],
+    indptr: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int32],
+    hits: npt.NDArray[np.uint8],
+    weights: npt.NDArray[np.int32],
+    ks: Sequence[int],
+    inverse_propensity: npt.NDArray[np.float64],
+    threads: int,
+) -> npt.NDArray[np.float64]: ...
+def label_counts(
+    cols: int,
+    truth_indptr: npt.NDArray[np.int64],
+    truth_indices: npt.NDArray[np.int32],
+    indptr: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int32],
+    hits: npt.NDArray[np.uint8],
+    weights: npt.NDArray[np.int32],
+    ks: Sequence[int],
+    threads: int,
+) -> npt.NDArray[np.int32]: ...
+def macro_sums(
+    counts: npt.NDArray[np.int32],
+    labels: int,
+    ks: int,
+    rows: float,
+    beta: float,
+    group: npt.NDArray[np.int32],
+    groups: int,
+    positives_only: bool,
+    threads: int,
+) -> npt.NDArray[np.float64]: ...

@@ -1,0 +1,210 @@
+#include "metrics/at_k.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+
+#include "core/parallel.h"
+
+namespace xmc {
+namespace {
+
+constexpr int64_t kRowChunk = 4096;
+constexpr int64_t kLabelChunk = 1 << 15;
+
+bool contains(const int32_t* sorted, int64_t n, int32_t id) {
+  constexpr int64_t kShort = 32;
+  if (n > kShort) return std::binary_search(sorted, sorted + n, id);
+  bool found = false;
+  for (int64_t j = 0; j < n; ++j) found |= sorted[j] == id;
+  return found;
+}
+
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0.0;
+}
+
+// Adds up the partial results of parallel chunks in chunk order: the same bits for any number of threads.
+template <class Fn>
+std::vector<double> chunked_sum(int64_t chunks, size_t width, int threads, const Fn& fn) {
+  std::vector<double> parts(static_cast<size_t>(chunks) * width, 0.0);
+  parallel_for(chunks, threads,
+               [&](int64_t chunk, int) { fn(chunk, parts.data() + static_cast<size_t>(chunk) * width); });
+  std::vector<double> total(width, 0.0);
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (size_t i = 0; i < width; ++i) total[i] += parts[static_cast<size_t>(c) * width + i];
+  }
+  return total;
+}
+
+// d_j, and the ideal sums of the first j: both indexed by rank from 1.
+struct Discounts {
+  explicit Discounts(int64_t k) : gain(static_cast<size_t>(k + 1)), ideal(static_cast<size_t>(k + 1)) {
+    for (size_t j = 1; j < gain.size(); ++j) {
+      gain[j] = 1.0 / std::log2(static_cast<double>(j) + 1.0);
+      ideal[j] = ideal[j - 1] + gain[j];
+    }
+  }
+  std::vector<double> gain, ideal;
+};
+
+// One row's contribution to all sums at all k. The scratch vector holds the true labels' q, largest first.
+void add_row(const AtK& at, int64_t row, const double* q, const Discounts& d, std::vector<double>& best,
+             double* sums) {
+  const double w = at.weights ? at.weights[row] : 1.0;
+  if (w == 0) return;
+  const auto n_ks = static_cast<int64_t>(at.ks.size());
+  const int64_t k_max = at.ks.back(), positives = at.truth.size(row);
+  const auto count = static_cast<double>(positives);
+  const int64_t first = at.indptr[row], length = at.indptr[row + 1] - first;
+
+  best.clear();
+  if (q) {
+    for (int64_t e = at.truth.begin(row); e < at.truth.end(row); ++e) best.push_back(q[at.truth.indices[e]]);
+    const auto keep = static_cast<ptrdiff_t>(std::min(k_max, positives));
+    std::partial_sort(best.begin(), best.begin() + keep, best.end(), std::greater<>());
+  }
+  double hits = 0, predicted = 0, dcg = 0, ps = 0, psdcg = 0, ps_best = 0, psdcg_best = 0;
+  int64_t j = 0;  // ranks done
+  for (int64_t c = 0; c < n_ks; ++c) {
+    const int64_t k = at.ks[static_cast<size_t>(c)];
+    for (; j < k; ++j) {
+      const double gain = d.gain[static_cast<size_t>(j + 1)];
+      if (j < length && at.hits[first + j] != kIgnored) predicted += 1;
+      if (j < length && at.hits[first + j] == kHit) {
+        hits += 1;
+        dcg += gain;
+        if (q) {
+          ps += q[at.ids[first + j]];
+          psdcg += q[at.ids[first + j]] * gain;
+        }
+      }
+      if (q && j < positives) {
+        ps_best += best[static_cast<size_t>(j)];
+        psdcg_best += best[static_cast<size_t>(j)] * gain;
+      }
+    }
+    const auto add = [&](InstanceSum which, double value) { sums[which * n_ks + c] += w * value; };
+    const double psp = ps / static_cast<double>(k);
+    add(kHits, hits);
+    add(kPsp, psp);
+    add(kPspSquare, psp * psp);
+    add(kPspBest, ps_best / static_cast<double>(k));
+    add(kSuccess, hits > 0);
+    add(kErrors, predicted + count - 2 * hits);
+    add(kExact, hits == count && hits == predicted);
+    if (positives > 0) {
+      const double ideal = d.ideal[static_cast<size_t>(std::min(k, positives))];
+      add(kRecall, hits / count);
+      add(kNdcg, dcg / ideal);
+      add(kPsndcg, psdcg / ideal);
+      add(kPsndcgBest, psdcg_best / ideal);
+    }
+  }
+  sums[kInstanceSums * n_ks] += w;
+  if (positives > 0) sums[kInstanceSums * n_ks + 1] += w;
+}
+
+}  // namespace
+
+std::vector<uint8_t> match_hits(const CsrView<int32_t, float>& truth, const int64_t* indptr,
+                                const int32_t* ids, int threads) {
+  std::vector<uint8_t> hits(static_cast<size_t>(truth.rows ? indptr[truth.rows] : 0));
+  parallel_for(chunk_count(truth.rows, kRowChunk), threads, [&](int64_t chunk, int) {
+    const int64_t end = std::min(truth.rows, (chunk + 1) * kRowChunk);
+    for (int64_t row = chunk * kRowChunk; row < end; ++row) {
+      const int32_t* labels = truth.indices + truth.begin(row);
+      for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
+        hits[static_cast<size_t>(e)] = contains(labels, truth.size(row), ids[e]) ? kHit : kMiss;
+      }
+    }
+  });
+  return hits;
+}
+
+std::vector<double> instance_sums(const AtK& at, const double* inverse_propensity, int threads) {
+  const size_t width = kInstanceSums * at.ks.size() + 2;
+  const Discounts discounts(at.ks.back());
+  return chunked_sum(chunk_count(at.truth.rows, kRowChunk), width, threads, [&](int64_t chunk, double* sums) {
+    std::vector<double> best;
+    const int64_t end = std::min(at.truth.rows, (chunk + 1) * kRowChunk);
+    for (int64_t row = chunk * kRowChunk; row < end; ++row) {
+      add_row(at, row, inverse_propensity, discounts, best, sums);
+    }
+  });
+}
+
+// Each thread owns a range of labels and reads all lists: no atomics, and integers add up to the same counts.
+std::vector<int32_t> label_counts(const AtK& at, int threads) {
+  const int64_t labels = at.truth.cols, n_ks = static_cast<int64_t>(at.ks.size()), width = 2 * n_ks + 1;
+  std::vector<int32_t> counts(static_cast<size_t>(labels * width));
+  std::vector<int32_t> column(static_cast<size_t>(at.ks.back()));  // rank -> the first k that includes it
+  for (int64_t c = n_ks - 1; c >= 0; --c) {
+    std::fill_n(column.begin(), at.ks[static_cast<size_t>(c)], static_cast<int32_t>(c));
+  }
+  const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, chunk_count(labels, kLabelChunk)));
+  const int64_t range = chunk_count(labels, parts);
+  parallel_for(parts, threads, [&](int64_t part, int) {
+    const int64_t low = part * range, high = std::min(labels, low + range);
+    const auto mine = [low, high](int32_t id) { return id >= low && id < high; };
+    for (int64_t row = 0; row < at.truth.rows; ++row) {
+      const int32_t w = at.weights ? at.weights[row] : 1;
+      if (w == 0) continue;
+      for (int64_t e = at.truth.begin(row); e < at.truth.end(row); ++e) {
+        if (mine(at.truth.indices[e])) counts[static_cast<size_t>(at.truth.indices[e] * width)] += w;
+      }
+      const int64_t first = at.indptr[row];
+      const int64_t length = std::min(at.indptr[row + 1] - first, at.ks.back());
+      for (int64_t j = 0; j < length; ++j) {
+        const int64_t id = at.ids[first + j];
+        if (!mine(at.ids[first + j])) continue;
+        int32_t* count = counts.data() + id * width + 1 + column[static_cast<size_t>(j)];
+        if (at.hits[first + j] == kHit) count[0] += w;
+        count[n_ks] += w;
+      }
+    }
+  });
+  return counts;
+}
+
+std::vector<double> macro_sums(const int32_t* counts, int64_t labels, int64_t ks, double rows, double beta,
+                               const int32_t* group, int64_t groups, bool positives_only, int threads) {
+  const int64_t width = 2 * ks + 1, out_width = kMacroSums * ks + 2;
+  const double b2 = beta * beta;
+  return chunked_sum(chunk_count(labels, kLabelChunk), static_cast<size_t>(groups * out_width), threads,
+                     [&](int64_t chunk, double* sums) {
+                       const int64_t end = std::min(labels, (chunk + 1) * kLabelChunk);
+                       for (int64_t label = chunk * kLabelChunk; label < end; ++label) {
+                         const int64_t g = group ? group[label] : 0;
+                         if (g < 0) continue;
+                         const int32_t* count = counts + label * width;
+                         double* out = sums + g * out_width;
+                         const double p = count[0];
+                         out[kMacroSums * ks] += 1;
+                         if (p > 0) {
+                           out[kMacroSums * ks + 1] += 1;
+                         } else if (positives_only) {
+                           continue;
+                         }
+                         double tp = 0, q = 0;
+                         for (int64_t c = 0; c < ks; ++c) {
+                           tp += count[1 + c];
+                           q += count[1 + ks + c];
+                           const double tnr = ratio(rows - p - (q - tp), rows - p);
+                           out[kBalanced * ks + c] += 0.5 * tnr;
+                           if (tp == 0) continue;  // every other term is 0
+                           const double tpr = tp / p;
+                           out[kPrecision * ks + c] += tp / q;
+                           out[kMacroRecall * ks + c] += tpr;
+                           out[kFbeta * ks + c] += (1 + b2) * tp / (b2 * p + q);
+                           out[kCoverage * ks + c] += 1;
+                           out[kBalanced * ks + c] += 0.5 * tpr;
+                           out[kGmean * ks + c] += std::sqrt(tpr * tnr);
+                           out[kJaccard * ks + c] += tp / (p + q - tp);
+                         }
+                       }
+                     });
+}
+
+}  // namespace xmc

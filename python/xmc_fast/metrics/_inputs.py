@@ -1,0 +1,211 @@
+"""What people pass to a metric, checked and turned into ranked lists beside a binary truth."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import _core
+from xmc_fast._arrays import Csr, labels, to_scipy
+
+Floats = npt.NDArray[np.float64]
+Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]
+MISS, HIT, IGNORED = 0, 1, 2
+
+
+class Ranked(NamedTuple):
+    """Truth and, per row, the best labels in rank order with a flag (MISS, HIT or IGNORED) each."""
+
+    truth: Csr
+    indptr: npt.NDArray[np.int64]  # n + 1
+    ids: npt.NDArray[np.int32]  # indptr[n]
+    hits: npt.NDArray[np.uint8]  # indptr[n]
+    threads: int
+
+
+class LabelBins(NamedTuple):
+    """A division of the labels: ``group[j]`` is the number of label j's bin, or -1 for none."""
+
+    names: tuple[str, ...]
+    group: npt.NDArray[np.int32]  # L
+
+
+def ranked(Y_true: Any, pred: Any, k: int, label_filter: Any, threads: int) -> Ranked:
+    """Check everything once, rank, match; only the first ``k`` ranks are kept."""
+    truth = labels(Y_true, "Y_true")
+    n_labels = truth.shape[1]
+    pairs = _filter_pairs(label_filter, truth.shape)
+    no_pairs = (np.empty(0, np.int64), np.empty(0, np.int32))
+    filter_arrays = no_pairs if pairs is None else (pairs.indptr, pairs.indices)
+    if pairs is not None:
+        truth = _without(truth, pairs)
+    if sp.issparse(pred):
+        matrix = pred if pred.format == "csr" else pred.tocsr()
+        _check_shape(matrix.shape, truth.shape)
+        arrays = (
+            np.ascontiguousarray(matrix.indptr, np.int64),
+            np.ascontiguousarray(matrix.indices, np.int32),
+        )
+        if matrix.dtype == np.float32:
+            data32 = np.ascontiguousarray(matrix.data)
+            indptr, ids = _core.rank_sparse_f32(*arrays, data32, n_labels, *filter_arrays, k, threads)
+        else:
+            data64 = np.ascontiguousarray(matrix.data, np.float64)
+            indptr, ids = _core.rank_sparse_f64(*arrays, data64, n_labels, *filter_arrays, k, threads)
+    else:
+        indptr, ids = _rank_array(np.asarray(pred), truth.shape, filter_arrays, k, threads)
+    hits = _core.match_hits(truth.indptr, truth.indices, indptr, ids, threads)
+    return Ranked(truth, indptr, ids, hits, threads)
+
+
+def _rank_array(array: Any, shape: tuple[int, int], pairs: Pairs, k: int, threads: int) -> Any:
+    if array.ndim != 2:
+        raise ValueError(f"pred must be two-dimensional, got shape {array.shape}")
+    if array.dtype.kind in "iu":
+        if array.shape[0] != shape[0]:
+            raise ValueError(f"pred has {array.shape[0]} rows, Y_true has {shape[0]}")
+        if array.dtype == np.uint64:
+            array = np.minimum(array, np.iinfo(np.int64).max)
+        return _core.rank_ids(np.ascontiguousarray(array, np.int64), shape[1], *pairs, k, threads)
+    if array.dtype.kind not in "fb":
+        raise ValueError(f"pred must hold label ids (integers) or scores (floats), got dtype {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(
+            f"pred of floats is read as scores of all labels and must have shape {shape}, got {array.shape}; "
+            "pass label ids as integers"
+        )
+    if array.dtype == np.float32:
+        return _core.rank_dense_f32(np.ascontiguousarray(array), *pairs, k, threads)
+    return _core.rank_dense_f64(np.ascontiguousarray(array, np.float64), *pairs, k, threads)
+
+
+def _check_shape(got: tuple[int, int], expected: tuple[int, int]) -> None:
+    if tuple(got) != expected:
+        raise ValueError(f"pred has shape {tuple(got)}, Y_true has {expected}")
+
+
+def _filter_pairs(label_filter: Any, shape: tuple[int, int]) -> Csr | None:
+    if label_filter is None:
+        return None
+    if sp.issparse(label_filter):
+        return labels(label_filter, "label_filter", n_rows=shape[0], n_labels=shape[1])
+    pairs = np.asarray(label_filter)
+    if pairs.size == 0:
+        return None
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise ValueError(
+            "label_filter must be a sparse matrix like Y_true or integer pairs (row, label) of shape (m, 2), "
+            f"got shape {pairs.shape} and dtype {pairs.dtype}"
+        )
+    for column, (what, limit) in enumerate(zip(("rows", "labels"), shape, strict=True)):
+        if pairs[:, column].min() < 0 or pairs[:, column].max() >= limit:
+            raise ValueError(f"label_filter's {what} must be in [0, {limit}), got {pairs[:, column]}")
+    ones = np.ones(len(pairs), bool)
+    return labels(sp.csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=shape), "label_filter")
+
+
+def _without(truth: Csr, pairs: Csr) -> Csr:
+    def matrix(c: Csr) -> Any:
+        return to_scipy(c.indptr, c.indices, np.ones(len(c.indices), np.int8), c.shape)
+
+    rest = matrix(truth)
+    rest = rest - rest.multiply(matrix(pairs))
+    return labels(rest, "Y_true")
+
+
+def restrict(r: Ranked, bins: LabelBins, number: int) -> Ranked:
+    """The same lists with truth and counted predictions restricted to one bin; ranks stay."""
+    keep = bins.group[r.truth.indices] == number
+    before = np.concatenate(([0], np.cumsum(keep, dtype=np.int64)))
+    empty = np.empty(0, np.float32)
+    truth = Csr(before[r.truth.indptr], r.truth.indices[keep], empty, r.truth.shape)
+    hits = np.where(bins.group[r.ids] == number, r.hits, np.uint8(IGNORED)).astype(np.uint8)
+    return r._replace(truth=truth, hits=hits)
+
+
+def cutoffs(k: Any) -> tuple[list[int], npt.NDArray[np.int64] | None]:
+    """Ascending unique cut-offs, and where each asked one is among them (None: a single number asked)."""
+    try:
+        asked = [operator.index(k)] if np.ndim(k) == 0 else [operator.index(each) for each in k]
+    except TypeError:
+        raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}") from None
+    if not asked or min(asked) < 1:
+        raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}")
+    ks, where = np.unique(asked, return_inverse=True)
+    return [int(each) for each in ks], None if np.ndim(k) == 0 else where
+
+
+def inverse_propensity(propensity: Any, n_labels: int) -> Floats:
+    """1/p, checked; empty for no propensity."""
+    if propensity is None:
+        return np.empty(0)
+    p = np.asarray(propensity, np.float64)
+    if p.ndim == 0:
+        p = np.full(n_labels, float(p))
+    if p.shape != (n_labels,):
+        raise ValueError(f"propensity has shape {p.shape}, expected one value per label ({n_labels})")
+    if p.size and not (p.min() > 0 and p.max() <= 1):
+        raise ValueError(f"propensity must be in (0, 1], got values in [{p.min()}, {p.max()}]")
+    return np.ascontiguousarray(1.0 / p)
+
+
+def frequency_bins(
+    counts: Any, edges: Sequence[int] = (5, 50), *, names: Sequence[str] | None = None
+) -> LabelBins:
+    """Bins of labels by how often they occur in the training set.
+
+    Parameters
+    ----------
+    counts : array of shape (L,), or label matrix of shape (n, L)
+        Occurrences of each label in the training set, or the training labels themselves.
+    edges : ascending counts
+        A label is in the first bin if it occurs at most ``edges[0]`` times, in the second if at most
+        ``edges[1]`` times, ..., else in the last.
+    names : sequence of str, optional
+        One per bin, rare to frequent; by default "tail", "torso", "head" for two edges, else the ranges.
+
+    Returns
+    -------
+    LabelBins
+
+    Examples
+    --------
+    >>> bins = frequency_bins([1, 7, 1000, 5])
+    >>> [bins.names[g] for g in bins.group]
+    ['tail (<=5)', 'torso (6-50)', 'head (>50)', 'tail (<=5)']
+    """
+    if sp.issparse(counts) or np.ndim(counts) == 2:
+        counts = labels(counts, "counts")
+        counts = np.bincount(counts.indices, minlength=counts.shape[1])
+    counts = np.asarray(counts)
+    limits = np.asarray(edges)
+    if counts.ndim != 1 or counts.dtype.kind not in "iuf":
+        raise ValueError(f"counts must be one number per label, got shape {counts.shape}")
+    if limits.ndim != 1 or limits.size == 0 or np.any(np.diff(limits) <= 0):
+        raise ValueError(f"edges must be ascending counts, got {list(edges)}")
+    if names is None:
+        low = [f"{int(a) + 1}-{int(b)}" for a, b in itertools.pairwise(limits)]
+        ranges = [f"<={int(limits[0])}", *low, f">{int(limits[-1])}"]
+        words = ["tail", "torso", "head"]
+        names = [f"{w} ({r})" for w, r in zip(words, ranges, strict=True)] if len(ranges) == 3 else ranges
+    if len(names) != limits.size + 1:
+        raise ValueError(f"names has {len(names)} entries, expected {limits.size + 1}")
+    return LabelBins(tuple(names), np.searchsorted(limits, counts, side="left").astype(np.int32))
+
+
+def label_bins(bins: Any, n_labels: int) -> LabelBins:
+    """LabelBins, or whatever frequency_bins takes."""
+    if not isinstance(bins, LabelBins):
+        bins = frequency_bins(bins)
+    group = np.ascontiguousarray(bins.group, np.int32)
+    if group.shape != (n_labels,):
+        raise ValueError(f"bins has shape {group.shape}, expected one value per label ({n_labels})")
+    if group.size and (group.min() < -1 or group.max() >= len(bins.names)):
+        raise ValueError(f"bins must be in [-1, {len(bins.names)}), got {group.min()}..{group.max()}")
+    return LabelBins(tuple(bins.names), group)
