@@ -47,5 +47,6 @@ py::array_t<T> to_numpy(std::vector<T>&& values) {
 void bind_core(py::module_& m);
 void bind_cluster(py::module_& m);
 void bind_metrics(py::module_& m);
+void bind_data(py::module_& m);
 
 }  // namespace xmc::bind

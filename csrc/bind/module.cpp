@@ -5,4 +5,5 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_core(m);
   xmc::bind::bind_cluster(m);
   xmc::bind::bind_metrics(m);
+  xmc::bind::bind_data(m);
 }

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,3 +122,42 @@ def macro_sums(
     positives_only: bool,
     threads: int,
 ) -> npt.NDArray[np.float64]: ...
+
+# data
+def parse_text(
+    text: Any,
+    begin: int,
+    end: int,
+    name: str,
+    first_line: int,
+    first_row: int,
+    max_rows: int,
+    n_features: int,
+    n_labels: int,
+    base: int,
+    label_field: bool,
+    comments: bool,
+    sum_duplicates: bool,
+    blank: str,
+    threads: int,
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+    int,
+    int,
+    int,
+]: ...
+def format_rows(
+    x_indptr: npt.NDArray[np.int64],
+    x_indices: npt.NDArray[np.int32],
+    x_data: npt.NDArray[np.float32],
+    y_indptr: npt.NDArray[np.int64],
+    y_indices: npt.NDArray[np.int32],
+    labels: bool,
+    first: int,
+    last: int,
+    threads: int,
+) -> bytes: ...

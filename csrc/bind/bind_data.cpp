@@ -1,0 +1,91 @@
+#include "bind/bind.h"
+#include "data/text.h"
+#include "data/write.h"
+
+namespace xmc::bind {
+namespace {
+
+data::Blank blank_from_name(const std::string& name) {
+  if (name == "point") return data::Blank::kPoint;
+  if (name == "skip") return data::Blank::kSkip;
+  if (name == "error") return data::Blank::kError;
+  throw std::invalid_argument("blank must be point, skip or error, got \"" + name + "\"");
+}
+
+// numpy's own memory: not zeroed, and in huge pages where the system has them.
+template <class T>
+py::array_t<T> empty(int64_t n) {
+  return py::array_t<T>(static_cast<py::ssize_t>(n));
+}
+
+// text[begin:end] of any buffer of bytes.
+std::string_view slice(const py::buffer_info& info, int64_t begin, int64_t end) {
+  if (begin < 0 || begin > end || end > info.size * info.itemsize) throw std::out_of_range("bad slice");
+  return {static_cast<const char*>(info.ptr) + begin, static_cast<size_t>(end - begin)};
+}
+
+py::tuple parse_text(const py::buffer& text, int64_t begin, int64_t end, const data::TextFormat& format,
+                     int threads) {
+  const py::buffer_info info = text.request();
+  const std::string_view view = slice(info, begin, end);
+  data::Scan scan;
+  {
+    const py::gil_scoped_release release;
+    scan = data::scan(view, threads);
+  }
+  auto sizes = empty<int64_t>(scan.lines);
+  auto label_sizes = empty<int64_t>(scan.lines);
+  auto indices = empty<int32_t>(scan.colons);
+  auto values = empty<float>(scan.colons);
+  const data::TextOutput out{sizes.mutable_data(), label_sizes.mutable_data(), indices.mutable_data(),
+                             values.mutable_data()};
+  data::TextCounts counts;
+  {
+    const py::gil_scoped_release release;
+    counts = data::parse(scan, format, out, threads);
+  }
+  auto labels = empty<int32_t>(counts.labels);
+  data::copy_labels(scan, labels.mutable_data());
+  const py::slice rows(0, counts.rows, 1);
+  const py::slice entries(0, counts.entries, 1);
+  return py::make_tuple(sizes[rows], indices[entries], values[entries], label_sizes[rows], labels, scan.lines,
+                        counts.max_feature, counts.max_label);
+}
+
+}  // namespace
+
+void bind_data(py::module_& m) {
+  m.def(
+      "parse_text",
+      [](const py::buffer& text, int64_t begin, int64_t end, const std::string& name, int64_t first_line,
+         int64_t first_row, int64_t max_rows, int64_t n_features, int64_t n_labels, int64_t base,
+         bool label_field, bool comments, bool sum_duplicates, const std::string& blank, int threads) {
+        return parse_text(text, begin, end,
+                          {name, first_line, first_row, max_rows, n_features, n_labels, base, label_field,
+                           comments, sum_duplicates, blank_from_name(blank)},
+                          threads);
+      },
+      py::arg("text"), py::arg("begin"), py::arg("end"), py::arg("name"), py::arg("first_line"),
+      py::arg("first_row"), py::arg("max_rows"), py::arg("n_features"), py::arg("n_labels"), py::arg("base"),
+      py::arg("label_field"), py::arg("comments"), py::arg("sum_duplicates"), py::arg("blank"),
+      py::arg("threads"));
+  m.def(
+      "format_rows",
+      [](const Array<int64_t>& x_indptr, const Array<int32_t>& x_indices, const Array<float>& x_data,
+         const Array<int64_t>& y_indptr, const Array<int32_t>& y_indices, bool labels, int64_t first,
+         int64_t last, int threads) {
+        const auto x = csr_view(0, x_indptr, x_indices, x_data);
+        const CsrView<int32_t, float> y{y_indptr.size() - 1, 0, y_indptr.data(), y_indices.data(), nullptr};
+        std::string text;
+        {
+          const py::gil_scoped_release release;
+          text = data::format_rows(x, y, labels, first, last, threads);
+        }
+        return py::bytes(text);
+      },
+      py::arg("x_indptr").noconvert(), py::arg("x_indices").noconvert(), py::arg("x_data").noconvert(),
+      py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("labels"), py::arg("first"),
+      py::arg("last"), py::arg("threads"));
+}
+
+}  // namespace xmc::bind
