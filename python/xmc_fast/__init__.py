@@ -17,7 +17,9 @@ _LAZY = {
     "cluster": "xmc_fast.cluster",
     "data": "xmc_fast.data",
     "metrics": "xmc_fast.metrics",
+    "model": "xmc_fast.model",
     "propensity": "xmc_fast.propensity",
+    "SparseModel": "xmc_fast.model",
 }
 
 __all__ = ["__version__", "cpu_features", *_LAZY]
