@@ -6,4 +6,5 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_cluster(m);
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);
+  xmc::bind::bind_decide(m);
 }

@@ -20,6 +20,7 @@ _LAZY = {
     "model": "xmc_fast.model",
     "propensity": "xmc_fast.propensity",
     "SparseModel": "xmc_fast.model",
+    "decide": "xmc_fast.decide",
 }
 
 __all__ = ["__version__", "cpu_features", *_LAZY]

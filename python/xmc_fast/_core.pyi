@@ -161,3 +161,89 @@ def format_rows(
     last: int,
     threads: int,
 ) -> bytes: ...
+
+# decide
+def decide_scan(
+    indptr: Any, indices: Any, data: Any, labels: int, k: int, threads: int
+) -> tuple[int, bool, bool]: ...
+def decide_candidates(
+    indptr: Any, indices: Any, data: Any, labels: int, k: int, threads: int
+) -> tuple[Any, Any, Any]: ...
+def decide_column_sums(indptr: Any, indices: Any, data: Any, labels: int) -> Any: ...
+def decide_truth(
+    indptr: Any, indices: Any, y_indptr: Any, y_indices: Any, labels: int, threads: int
+) -> Any: ...
+def decide_utility(
+    terms: Any, label_weights: Any, positives: Any, n: int, k: int, t: Any, q: Any
+) -> float: ...
+def decide_gradient(
+    terms: Any, label_weights: Any, positives: Any, n: int, k: int, t: Any, q: Any
+) -> tuple[Any, Any]: ...
+def decide_weighted_topk(
+    indptr: Any, indices: Any, data: Any, a: Any, b: Any, k: int, threads: int
+) -> tuple[Any, Any]: ...
+def decide_bca(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    terms: Any,
+    label_weights: Any,
+    positives: Any,
+    custom: Any,
+    custom_weight: float,
+    k: int,
+    start: str,
+    start_labels: Any,
+    tolerance: float,
+    max_passes: int,
+    seed: int,
+    threads: int,
+) -> tuple[Any, Any, float, list[float], list[int], bool]: ...
+def decide_frank_wolfe(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    truth: Any,
+    terms: Any,
+    label_weights: Any,
+    positives: Any,
+    k: int,
+    max_iterations: int,
+    tolerance: float,
+    smoothing: float,
+    threads: int,
+) -> tuple[Any, Any, Any, list[float], list[float], bool]: ...
+def decide_predict_mixture(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    a: Any,
+    b: Any,
+    cumulative: list[float],
+    labels: int,
+    k: int,
+    seed: int,
+    threads: int,
+) -> tuple[Any, Any]: ...
+def decide_thresholds(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    truth: Any,
+    terms: Any,
+    label_weights: Any,
+    positives: Any,
+    threads: int,
+) -> tuple[Any, Any, Any, float]: ...
+def decide_dense_weighted_topk(
+    eta: int,
+    rows: int,
+    labels: int,
+    stride: int,
+    a: int,
+    b: int,
+    k: int,
+    threads: int,
+    out_labels: int,
+    out_gains: int,
+) -> None: ...

@@ -1,0 +1,244 @@
+#include "decide/bca.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "core/parallel.h"
+#include "core/rng.h"
+#include "decide/best.h"
+#include "decide/terms.h"
+
+namespace xmc {
+namespace {
+
+constexpr int64_t kBlock = 256;  // rows that a thread checks at a time
+
+int64_t rows_in_batch(int64_t n) {
+  return std::max<int64_t>(2048, (n + 7) / 8);
+}
+
+template <class Term>
+class Ascent {
+ public:
+  Ascent(const Probabilities& proba, Term term, const BcaOptions& options)
+      : proba_(proba), term_(std::move(term)), options_(options), k_(options.k), best_(k_) {}
+
+  BcaResult run(const std::vector<int32_t>& start) {
+    BcaResult result;
+    chosen_.assign(static_cast<size_t>(proba_.rows * k_), -1);
+    if (!start.empty()) {
+      chosen_ = start;
+      for (int64_t i = 0; i < proba_.rows; ++i) {
+        for (int64_t s = 0; s < k_; ++s) term_.insert(label(i, chosen(i)[s]), eta(i, chosen(i)[s]));
+      }
+    }
+    double before = result.start_utility = term_.utility();
+    std::vector<int32_t> order(static_cast<size_t>(proba_.rows));
+    std::iota(order.begin(), order.end(), 0);
+    bool settled = false;
+    for (int pass = 0; pass < options_.max_passes && proba_.rows > 0 && k_ > 0; ++pass) {
+      Rng rng(mix64(options_.seed) + static_cast<uint64_t>(pass));
+      shuffle(order.data(), proba_.rows, rng);
+      const int64_t changed = settled ? checked_pass(order) : plain_pass(order.data(), proba_.rows);
+      const double after = term_.utility();
+      result.changed.push_back(changed);
+      result.utility.push_back(after);
+      const bool greedy = start.empty() && pass == 0;
+      result.converged = changed == 0 || (!greedy && after - before <= options_.tolerance * std::abs(after));
+      if (result.converged) break;
+      settled = 4 * changed < proba_.rows;
+      before = after;
+    }
+    result.converged |= proba_.rows == 0 || k_ == 0;
+    finish(result);
+    return result;
+  }
+
+ private:
+  int32_t* chosen(int64_t i) { return chosen_.data() + i * k_; }
+  const int32_t* labels(int64_t i) const { return proba_.indices + proba_.begin(i); }
+  const float* etas(int64_t i) const { return proba_.data + proba_.begin(i); }
+  int32_t label(int64_t i, int32_t c) const { return labels(i)[c]; }
+  double eta(int64_t i, int32_t c) const { return static_cast<double>(etas(i)[c]); }
+
+  static bool contains(const int32_t* items, int64_t n, int32_t item) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (items[i] == item) return true;
+    }
+    return false;
+  }
+
+  // The best response of row i; true if it changed.
+  bool step(int64_t i) {
+    int32_t* now = chosen(i);
+    const int32_t* row = labels(i);
+    const float* eta_row = etas(i);
+    const int64_t m = proba_.size(i), held = now[0] < 0 ? 0 : k_;
+    term_.begin_row(row, eta_row, m);
+    best_.clear();
+    for (int64_t s = 0; s < held; ++s) {
+      best_.push(term_.keep(row[now[s]], static_cast<double>(eta_row[now[s]]), now[s]), now[s]);
+    }
+    double threshold = best_.threshold();
+    bool changed = false;
+    for (int64_t c = 0; c < m; ++c) {
+      const double gain = term_.add(row[c], static_cast<double>(eta_row[c]), c);
+      if (gain > threshold && !contains(now, held, static_cast<int32_t>(c))) {
+        best_.push(gain, static_cast<int32_t>(c));
+        threshold = best_.threshold();
+        changed = true;
+      }
+    }
+    if (!changed) return false;
+    for (int64_t s = 0; s < held; ++s) {
+      if (!contains(best_.positions(), k_, now[s])) term_.remove(label(i, now[s]), eta(i, now[s]));
+    }
+    for (int64_t s = 0; s < k_; ++s) {
+      if (!contains(now, held, best_.at(s))) term_.insert(label(i, best_.at(s)), eta(i, best_.at(s)));
+    }
+    std::copy(best_.positions(), best_.positions() + k_, now);
+    return true;
+  }
+
+  // Whether step(i) would change something, without doing it.
+  bool wants_change(int64_t i) {
+    const int32_t* now = chosen(i);
+    const int32_t* row = labels(i);
+    const float* eta_row = etas(i);
+    const int64_t m = proba_.size(i);
+    term_.begin_row(row, eta_row, m);
+    double threshold = std::numeric_limits<double>::infinity();
+    for (int64_t s = 0; s < k_; ++s) {
+      threshold = std::min(threshold, term_.keep(row[now[s]], static_cast<double>(eta_row[now[s]]), now[s]));
+    }
+    for (int64_t c = 0; c < m; ++c) {
+      if (term_.add(row[c], static_cast<double>(eta_row[c]), c) > threshold &&
+          !contains(now, k_, static_cast<int32_t>(c))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  int64_t plain_pass(const int32_t* order, int64_t n) {
+    int64_t changed = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (i % 4096 == 0) check_interrupt();
+      changed += step(order[i]) ? 1 : 0;
+    }
+    return changed;
+  }
+
+  int64_t checked_pass(const std::vector<int32_t>& order) {
+    const int64_t batch = rows_in_batch(proba_.rows);
+    std::vector<uint8_t> wants(static_cast<size_t>(std::min(batch, proba_.rows)));
+    int64_t changed = 0;
+    for (int64_t first = 0; first < proba_.rows; first += batch) {
+      const int64_t size = std::min(batch, proba_.rows - first);
+      const int32_t* rows = order.data() + first;
+      parallel_for(chunk_count(size, kBlock), options_.threads, [&](int64_t block, int) {
+        for (int64_t r = block * kBlock; r < std::min(size, (block + 1) * kBlock); ++r) {
+          wants[static_cast<size_t>(r)] = wants_change(rows[r]);
+        }
+      });
+      for (int64_t r = 0; r < size; ++r) {
+        if (wants[static_cast<size_t>(r)]) changed += step(rows[r]) ? 1 : 0;
+      }
+    }
+    return changed;
+  }
+
+  // Labels and scores, best first.
+  void finish(BcaResult& result) {
+    result.labels.resize(chosen_.size());
+    result.scores.resize(chosen_.size());
+    for (int64_t i = 0; i < proba_.rows; ++i) {
+      int32_t* now = chosen(i);
+      if (k_ == 0 || now[0] < 0) continue;
+      std::sort(now, now + k_);
+      term_.begin_row(labels(i), etas(i), proba_.size(i));
+      best_.clear();
+      for (int64_t s = 0; s < k_; ++s)
+        best_.push(term_.keep(label(i, now[s]), eta(i, now[s]), now[s]), now[s]);
+      for (int64_t s = 0; s < k_; ++s) {
+        result.labels[static_cast<size_t>(i * k_ + s)] = label(i, best_.at(s));
+        result.scores[static_cast<size_t>(i * k_ + s)] = static_cast<float>(best_.gain(s));
+      }
+    }
+  }
+
+  const Probabilities& proba_;
+  Term term_;
+  const BcaOptions& options_;
+  int64_t k_;
+  BestGains best_;
+  std::vector<int32_t> chosen_;  // n x k positions within the row, -1 before the first choice
+};
+
+template <class Term>
+BcaResult ascend(const Probabilities& proba, Term term, const std::vector<int32_t>& start,
+                 const BcaOptions& options) {
+  return Ascent<Term>(proba, std::move(term), options).run(start);
+}
+
+}  // namespace
+
+BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& u, const MetricCallback& custom,
+                                  double custom_weight, const std::vector<int32_t>& start,
+                                  const BcaOptions& options) {
+  if (custom) return ascend(proba, CallbackTerm(u, custom, custom_weight), start, options);
+  if (u.terms.empty()) return ascend(proba, AffineTerm(u, TruePositives{}, 0), start, options);
+  if (u.terms.size() > 1) return ascend(proba, GeneralTerm(u), start, options);
+  const MetricTerm& term = u.terms[0];
+  return visit_metric(term, [&](auto metric) {
+    using Metric = decltype(metric);
+    if constexpr (std::is_same_v<Metric, Coverage>) {
+      return ascend(proba, CoverageTerm(u, term.weight), start, options);
+    } else if constexpr (Metric::affine) {
+      return ascend(proba, AffineTerm(u, metric, term.weight), start, options);
+    } else {
+      return ascend(proba, CurvedTerm(u, metric, term.weight), start, options);
+    }
+  });
+}
+
+std::vector<int32_t> random_positions(const Probabilities& proba, int64_t k, uint64_t seed) {
+  std::vector<int32_t> start(static_cast<size_t>(proba.rows * k));
+  std::vector<int32_t> row;
+  for (int64_t i = 0; i < proba.rows; ++i) {
+    Rng rng(mix64(seed) ^ static_cast<uint64_t>(i));
+    row.resize(static_cast<size_t>(proba.size(i)));
+    std::iota(row.begin(), row.end(), 0);
+    shuffle(row.data(), proba.size(i), rng);
+    std::copy(row.begin(), row.begin() + k, start.begin() + i * k);
+  }
+  return start;
+}
+
+std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* labels, int64_t k) {
+  std::vector<int32_t> start(static_cast<size_t>(proba.rows * k));
+  for (int64_t i = 0; i < proba.rows; ++i) {
+    const int32_t* row = proba.indices + proba.begin(i);
+    auto first = start.begin() + i * k;
+    for (int64_t s = 0; s < k; ++s) {
+      const int32_t label = labels[i * k + s];
+      const int32_t* found = std::lower_bound(row, row + proba.size(i), label);
+      const bool candidate = found != row + proba.size(i) && *found == label;
+      first[s] = static_cast<int32_t>(found - row);
+      if (!candidate || std::find(first, first + s, first[s]) != first + s) {
+        throw std::invalid_argument(
+            "init: label " + std::to_string(label) + " of row " + std::to_string(i) +
+            (candidate ? " is named twice" : " is not a candidate (its probability is 0)"));
+      }
+    }
+  }
+  return start;
+}
+
+}  // namespace xmc

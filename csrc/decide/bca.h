@@ -1,0 +1,60 @@
+// Block coordinate ascent for macro-at-k metrics on a fixed test set (thesis, section 4.3; Schultheis,
+// Wydmuch, Kotlowski, Babbar, Dembczynski, NeurIPS 2023).
+//
+// One block is the prediction of one instance: take it out of (t, q), choose the k candidates with the
+// largest gains  psi(t + eta, q + 1, p) - psi(t, q, p),  put it back. Every step is the best response to all
+// other instances, so the utility never decreases.
+//
+// What makes it fast: psi is affine in t for most metrics, hence a gain is A_j + B_j eta with A_j, B_j
+// changing only when label j's counts do; a step is a weighted top-k over the row. The current choice is
+// ranked first and others must beat it, so a settled row costs one multiply-add and compare per candidate.
+//
+// Threads: while many rows change, rows are visited one after another. Once fewer than a quarter of them
+// change, a pass goes batch by batch: all rows of a batch are checked in parallel against the counts at its
+// start, then those that want to change make their (exact, up-to-date) step one after another. The schedule
+// depends on the data only: any number of threads gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "decide/candidates.h"
+#include "decide/utility.h"
+
+namespace xmc {
+
+struct BcaOptions {
+  int64_t k = 1;
+  double tolerance = 0;  // stop when a pass gains less than this share of the utility
+  int max_passes = 0;
+  uint64_t seed = 0;
+  int threads = 1;
+};
+
+// Values of a metric written elsewhere (Python): out[i] = psi(t[i], q[i], p[i], n) for `count` labels.
+using MetricCallback =
+    std::function<void(const double* t, const double* q, const double* p, int64_t count, double* out)>;
+
+struct BcaResult {
+  std::vector<int32_t> labels;  // n x k, best first
+  std::vector<float> scores;    // n x k: what the utility loses without the label
+  double start_utility = 0;
+  std::vector<double> utility;   // after each pass
+  std::vector<int64_t> changed;  // instances changed by each pass
+  bool converged = false;
+};
+
+// start: n x k positions within the row (0 = its first candidate), or empty: greedy, the first pass then
+// starts from no predictions. `custom` (may be empty; then threads must be 1) is averaged over labels and
+// added with custom_weight.
+BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& utility,
+                                  const MetricCallback& custom, double custom_weight,
+                                  const std::vector<int32_t>& start, const BcaOptions& options);
+
+// Starts, n x k positions each (weighted_topk.h gives that of the top-k).
+std::vector<int32_t> random_positions(const Probabilities& proba, int64_t k, uint64_t seed);
+// From label ids (n x k). Throws std::invalid_argument if one is not a candidate or named twice.
+std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* labels, int64_t k);
+
+}  // namespace xmc

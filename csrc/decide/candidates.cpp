@@ -1,0 +1,113 @@
+#include "decide/candidates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/parallel.h"
+
+namespace xmc {
+namespace {
+
+constexpr int64_t kRows = 1024;  // rows per block of the parallel loops
+
+template <class F>
+void for_rows(int64_t rows, int threads, F&& f) {
+  parallel_for(chunk_count(rows, kRows), threads, [&](int64_t block, int) {
+    for (int64_t i = block * kRows; i < std::min(rows, (block + 1) * kRows); ++i) f(i);
+  });
+}
+
+}  // namespace
+
+ProbabilityScan scan_probabilities(const Probabilities& proba, int64_t k, int threads) {
+  std::vector<ProbabilityScan> parts(static_cast<size_t>(chunk_count(proba.rows, kRows)));
+  for_rows(proba.rows, threads, [&](int64_t i) {
+    ProbabilityScan& part = parts[static_cast<size_t>(i / kRows)];
+    bool sorted = true, zeros = false;
+    for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
+      const float eta = proba.data[e];
+      const int32_t label = proba.indices[e];
+      if (!(eta >= 0.f && eta <= 1.f) || label < 0 || label >= proba.cols) {
+        if (part.bad_entry < 0) part.bad_entry = e;
+        return;
+      }
+      zeros |= eta == 0.f;
+      sorted &= e == proba.begin(i) || proba.indices[e - 1] < label;
+    }
+    if (!sorted) {
+      std::vector<int32_t> row(proba.indices + proba.begin(i), proba.indices + proba.end(i));
+      std::sort(row.begin(), row.end());
+      part.duplicates |= std::adjacent_find(row.begin(), row.end()) != row.end();
+    }
+    part.ready &= sorted && !zeros && proba.size(i) >= k;
+  });
+  ProbabilityScan all;
+  for (const ProbabilityScan& part : parts) {
+    if (all.bad_entry < 0) all.bad_entry = part.bad_entry;
+    all.duplicates |= part.duplicates;
+    all.ready &= part.ready;
+  }
+  return all;
+}
+
+Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
+  Candidates out;
+  out.indptr.assign(static_cast<size_t>(proba.rows) + 1, 0);
+  for_rows(proba.rows, threads, [&](int64_t i) {
+    const auto* row = proba.data + proba.begin(i);
+    const int64_t positive = std::count_if(row, row + proba.size(i), [](float eta) { return eta > 0; });
+    out.indptr[static_cast<size_t>(i) + 1] = std::max(positive, k);
+  });
+  std::partial_sum(out.indptr.begin(), out.indptr.end(), out.indptr.begin());
+  out.labels.resize(static_cast<size_t>(out.indptr.back()));
+  out.eta.resize(out.labels.size());
+
+  for_rows(proba.rows, threads, [&](int64_t i) {
+    struct Entry {
+      int32_t label;
+      float eta;
+    };
+    const auto by_label = [](const Entry& x, const Entry& y) { return x.label < y.label; };
+    std::vector<Entry> row;
+    for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
+      if (proba.data[e] > 0) row.push_back({proba.indices[e], proba.data[e]});
+    }
+    std::sort(row.begin(), row.end(), by_label);
+    const size_t positive = row.size();
+    for (int32_t label = 0; static_cast<int64_t>(row.size()) < k; ++label) {
+      const bool taken = std::binary_search(row.begin(), row.begin() + static_cast<int64_t>(positive),
+                                            Entry{label, 0}, by_label);
+      if (!taken) row.push_back({label, 0.f});
+    }
+    std::inplace_merge(row.begin(), row.begin() + static_cast<int64_t>(positive), row.end(), by_label);
+    const int64_t start = out.indptr[static_cast<size_t>(i)];
+    for (size_t c = 0; c < row.size(); ++c) {
+      out.labels[static_cast<size_t>(start) + c] = row[c].label;
+      out.eta[static_cast<size_t>(start) + c] = row[c].eta;
+    }
+  });
+  return out;
+}
+
+std::vector<double> column_sums(const Probabilities& proba) {
+  std::vector<double> sums(static_cast<size_t>(proba.cols), 0.0);
+  for (int64_t e = 0; e < proba.nnz(); ++e) {
+    sums[static_cast<size_t>(proba.indices[e])] += proba.data ? static_cast<double>(proba.data[e]) : 1.0;
+  }
+  return sums;
+}
+
+std::vector<float> aligned_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
+                                 int threads) {
+  std::vector<float> aligned(static_cast<size_t>(proba.nnz()), 0.f);
+  for_rows(proba.rows, threads, [&](int64_t i) {
+    int64_t y = truth.begin(i);
+    for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
+      while (y < truth.end(i) && truth.indices[y] < proba.indices[e]) ++y;
+      if (y < truth.end(i) && truth.indices[y] == proba.indices[e]) aligned[static_cast<size_t>(e)] = 1.f;
+    }
+  });
+  return aligned;
+}
+
+}  // namespace xmc

@@ -1,0 +1,179 @@
+#include "decide/frank_wolfe.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/parallel.h"
+#include "core/rng.h"
+#include "decide/best.h"
+#include "decide/weighted_topk.h"
+
+namespace xmc {
+namespace {
+
+constexpr int64_t kLabels = 2048;  // labels of one block of the line search
+constexpr int kPoints = 32;        // steps tried at once
+
+// Utility at (1 - s) (t0, q0) + s (t1, q1) for each step s.
+std::vector<double> along_line(const Utility& u, const double* t0, const double* q0, const double* t1,
+                               const double* q1, const std::vector<double>& steps, int threads) {
+  const int64_t labels = u.labels(), blocks = chunk_count(labels, kLabels);
+  const size_t points = steps.size();
+  std::vector<double> partial(static_cast<size_t>(blocks) * points, 0.0);
+  parallel_for(blocks, threads, [&](int64_t block, int) {
+    double* sums = partial.data() + static_cast<size_t>(block) * points;
+    const int64_t first = block * kLabels, last = std::min(labels, first + kLabels);
+    double start = 0, slope = 0;
+    for (int64_t j = first; j < last; ++j) {
+      start += u.a[j] * t0[j] + u.b[j] * q0[j];
+      slope += u.a[j] * (t1[j] - t0[j]) + u.b[j] * (q1[j] - q0[j]);
+    }
+    for (size_t s = 0; s < points; ++s) sums[s] = start + steps[s] * slope;
+    for (const MetricTerm& term : u.terms) {
+      visit_metric(term, [&](auto metric) {
+        for (int64_t j = first; j < last; ++j) {
+          const double dt = t1[j] - t0[j], dq = q1[j] - q0[j];
+          for (size_t s = 0; s < points; ++s) {
+            sums[s] += term.weight * metric.value(t0[j] + steps[s] * dt, q0[j] + steps[s] * dq, u.p[j], u.n);
+          }
+        }
+      });
+    }
+  });
+  std::vector<double> values(points, u.constant);
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (size_t s = 0; s < points; ++s) values[s] += partial[static_cast<size_t>(block) * points + s];
+  }
+  return values;
+}
+
+struct Step {
+  double size, utility;
+};
+
+// The best step in [0, 1]: a grid, refined twice around its best point (the utility along the line need not
+// be concave). Step 0 is where we are.
+Step line_search(const Utility& u, const double* t0, const double* q0, const double* t1, const double* q1,
+                 double now, int threads) {
+  Step best{0, now};
+  double low = 0, high = 1;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<double> steps(kPoints);
+    for (int s = 0; s < kPoints; ++s) steps[static_cast<size_t>(s)] = low + (high - low) * (s + 1) / kPoints;
+    const std::vector<double> values = along_line(u, t0, q0, t1, q1, steps, threads);
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (values[s] > best.utility) best = {steps[s], values[s]};
+    }
+    const double width = (high - low) / kPoints;
+    low = std::max(0.0, best.size - width);
+    high = std::min(1.0, best.size + width);
+  }
+  return best;
+}
+
+}  // namespace
+
+void utility_gradient(const Utility& u, const double* t, const double* q, double* a, double* b) {
+  std::copy(u.a.begin(), u.a.end(), a);
+  std::copy(u.b.begin(), u.b.end(), b);
+  for (const MetricTerm& term : u.terms) {
+    visit_metric(term, [&](auto metric) {
+      for (int64_t j = 0; j < u.labels(); ++j) {
+        const Gradient g = metric.gradient(t[j], q[j], u.p[j], u.n);
+        a[j] += term.weight * g.dt;
+        b[j] += term.weight * g.dq;
+      }
+    });
+  }
+}
+
+void count_choice(const Probabilities& proba, const float* truth, const std::vector<int32_t>& at, int64_t k,
+                  double* t, double* q) {
+  std::fill(t, t + proba.cols, 0.0);
+  std::fill(q, q + proba.cols, 0.0);
+  for (int64_t i = 0; i < proba.rows; ++i) {
+    for (int64_t s = i * k; s < (i + 1) * k; ++s) {
+      const int64_t e = proba.begin(i) + at[static_cast<size_t>(s)];
+      t[proba.indices[e]] += static_cast<double>(truth[e]);
+      q[proba.indices[e]] += 1;
+    }
+  }
+}
+
+FrankWolfeResult frank_wolfe(const Probabilities& proba, const float* truth, const Utility& u,
+                             const FrankWolfeOptions& options) {
+  const auto labels = static_cast<size_t>(u.labels());
+  FrankWolfeResult result;
+  result.a.assign(labels, 1.0);  // the first rule is plain top-k
+  result.b.assign(labels, 0.0);
+  result.weights = {1.0};
+  std::vector<double> t(labels), q(labels), t1(labels), q1(labels);
+  const auto respond = [&](const double* a, const double* b, double* t_, double* q_) {
+    const RowChoice choice = weighted_topk(proba, a, b, options.k, options.threads);
+    count_choice(proba, truth, choice.at, options.k, t_, q_);
+    for (size_t j = 0; j < labels; ++j) q_[j] += options.smoothing;
+  };
+  respond(result.a.data(), result.b.data(), t.data(), q.data());
+  result.utility.push_back(utility_value(u, t.data(), q.data()));
+  for (int iteration = 0; iteration < options.max_iterations && labels > 0; ++iteration) {
+    check_interrupt();
+    std::vector<double> a(labels), b(labels);
+    utility_gradient(u, t.data(), q.data(), a.data(), b.data());
+    respond(a.data(), b.data(), t1.data(), q1.data());
+    const double now = result.utility.back();
+    const Step step = line_search(u, t.data(), q.data(), t1.data(), q1.data(), now, options.threads);
+    if (step.size == 0) {
+      result.converged = true;
+      break;
+    }
+    result.a.insert(result.a.end(), a.begin(), a.end());
+    result.b.insert(result.b.end(), b.begin(), b.end());
+    for (double& weight : result.weights) weight *= 1 - step.size;
+    result.weights.push_back(step.size);
+    for (size_t j = 0; j < labels; ++j) {
+      t[j] += step.size * (t1[j] - t[j]);
+      q[j] += step.size * (q1[j] - q[j]);
+    }
+    result.steps.push_back(step.size);
+    result.utility.push_back(utility_value(u, t.data(), q.data()));
+    if (result.utility.back() - now <= options.tolerance * std::abs(now)) {
+      result.converged = true;
+      break;
+    }
+  }
+  return result;
+}
+
+MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const double* b,
+                              const std::vector<double>& cumulative, int64_t k, uint64_t seed, int threads) {
+  constexpr int64_t kRows = 512;
+  MixtureChoice out;
+  out.labels.resize(static_cast<size_t>(proba.rows * k));
+  out.gains.resize(out.labels.size());
+  if (k == 0) return out;
+  parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
+    BestGains best(k);
+    for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
+      Rng rng(mix64(seed) ^ static_cast<uint64_t>(i));
+      const double draw = rng.uniform();
+      const auto rule =
+          std::min<int64_t>(std::upper_bound(cumulative.begin(), cumulative.end(), draw) - cumulative.begin(),
+                            static_cast<int64_t>(cumulative.size()) - 1);
+      const double *a_rule = a + rule * proba.cols, *b_rule = b + rule * proba.cols;
+      const int32_t* row = proba.indices + proba.begin(i);
+      const float* eta = proba.data + proba.begin(i);
+      best.clear();
+      for (int64_t c = 0; c < proba.size(i); ++c) {
+        const double gain = a_rule[row[c]] * static_cast<double>(eta[c]) + b_rule[row[c]];
+        if (gain > best.threshold()) best.push(gain, static_cast<int32_t>(c));
+      }
+      for (int64_t s = 0; s < k; ++s) {
+        out.labels[static_cast<size_t>(i * k + s)] = row[best.at(s)];
+        out.gains[static_cast<size_t>(i * k + s)] = static_cast<float>(best.gain(s));
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace xmc

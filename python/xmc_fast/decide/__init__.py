@@ -1,0 +1,37 @@
+"""From probabilities to label sets: maximise the metric that counts, not only precision.
+
+Given marginal probabilities η (instances × labels, sparse, missing = 0), choose labels so that a metric of
+the whole prediction is as high as possible; the model is not retrained.
+
+- :func:`bca`: for a given test set, block coordinate ascent (or the closed form, where there is one);
+- :class:`FrankWolfe`: a rule learnt on a sample, for instances that come later;
+- :class:`Thresholds`: without a budget k, one threshold per label;
+- :func:`weighted_topk` with :func:`power_law_gains`, :func:`log_gains`, :func:`propensity_gains`: heuristics;
+- :func:`metric`, :func:`mix`: metrics by name, own ones, and mixtures with precision@k.
+"""
+
+from __future__ import annotations
+
+from xmc_fast.decide._ascent import AscentInfo, bca, optimize
+from xmc_fast.decide._frank_wolfe import FrankWolfe, FrankWolfeInfo
+from xmc_fast.decide._metric import METRICS, Metric, expected_utility, metric, mix
+from xmc_fast.decide._thresholds import Thresholds
+from xmc_fast.decide._weighted import log_gains, power_law_gains, propensity_gains, weighted_topk
+
+__all__ = [
+    "METRICS",
+    "AscentInfo",
+    "FrankWolfe",
+    "FrankWolfeInfo",
+    "Metric",
+    "Thresholds",
+    "bca",
+    "expected_utility",
+    "log_gains",
+    "metric",
+    "mix",
+    "optimize",
+    "power_law_gains",
+    "propensity_gains",
+    "weighted_topk",
+]

@@ -1,0 +1,99 @@
+"""Probabilities at the public edge: anything matrix-like in, checked CSR candidates out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import _core
+from xmc_fast._arrays import Csr, to_scipy
+
+
+def from_torch(M: Any) -> Any:
+    """A torch tensor as numpy or scipy (found out without importing torch); other things unchanged."""
+    if type(M).__module__.split(".")[0] != "torch":
+        return M
+    M = M.detach().cpu()
+    if str(M.layout) == "torch.strided":
+        return M.numpy()
+    if str(M.layout) == "torch.sparse_csr":
+        arrays = (M.values().numpy(), M.col_indices().numpy(), M.crow_indices().numpy())
+        return sp.csr_matrix(arrays, shape=tuple(M.shape))
+    M = M.coalesce()
+    return sp.coo_matrix((M.values().numpy(), M.indices().numpy()), shape=tuple(M.shape))
+
+
+def probabilities(proba: Any, k: int, threads: int) -> Csr:
+    """Probabilities as CSR float32: rows sorted, no stored zeros, filled up to k candidates.
+
+    Rows with fewer than k non-zero probabilities get the lowest labels that they lack, with probability 0.
+    """
+    proba = from_torch(proba)
+    if not sp.issparse(proba):
+        array = np.asarray(proba)
+        if array.ndim != 2 or array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"proba must be a two-dimensional matrix of numbers, got {array.ndim} dimension(s) of"
+                f" dtype {array.dtype}"
+            )
+        proba = sp.csr_matrix(array)
+    matrix = proba.tocsr()
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise ValueError(f"proba must hold real numbers, got dtype {matrix.dtype}")
+    rows, labels = (int(s) for s in matrix.shape)
+    if k > labels:
+        raise ValueError(f"k must be at most the number of labels ({labels}), got {k}")
+    csr = _as_core(matrix)
+    bad, duplicates, ready = _core.decide_scan(*csr[:3], labels, k, threads)
+    if bad >= 0:
+        row = int(np.searchsorted(csr.indptr, bad, side="right")) - 1
+        raise ValueError(
+            f"proba must be in [0, 1], got {csr.data[bad]} at row {row}, column {csr.indices[bad]}"
+        )
+    if duplicates:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        return probabilities(matrix, k, threads)
+    if ready:
+        return csr
+    return Csr(*_core.decide_candidates(*csr[:3], labels, k, threads), (rows, labels))
+
+
+def _as_core(matrix: Any) -> Csr:
+    return Csr(
+        np.ascontiguousarray(matrix.indptr, np.int64),
+        np.ascontiguousarray(matrix.indices, np.int32),
+        np.ascontiguousarray(matrix.data, np.float32),
+        (int(matrix.shape[0]), int(matrix.shape[1])),
+    )
+
+
+def column_sums(proba: Csr) -> npt.NDArray[np.float64]:
+    sums: npt.NDArray[np.float64] = _core.decide_column_sums(*proba[:3], proba.shape[1])
+    return sums
+
+
+def choices(
+    labels: npt.NDArray[np.int32], scores: npt.NDArray[Any], k: int, shape: tuple[int, int]
+) -> sp.csr_matrix:
+    """n × k labels and scores, best first, as a CSR matrix."""
+    indptr = np.arange(shape[0] + 1, dtype=np.int64) * k
+    return to_scipy(indptr, labels, scores.astype(np.float32, copy=False), shape)
+
+
+def check_k(k: Any) -> int:
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise ValueError(f"k must be a positive integer, got {k!r}")
+    return int(k)
+
+
+def check_seed(random_state: Any) -> int:
+    """A 64-bit seed; None draws a fresh one."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+    if isinstance(random_state, bool) or not isinstance(random_state, (int, np.integer)) or random_state < 0:
+        raise ValueError(f"random_state must be a non-negative integer or None, got {random_state!r}")
+    return int(random_state) % 2**64

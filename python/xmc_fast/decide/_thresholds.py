@@ -1,0 +1,105 @@
+"""Any number of labels per instance: a threshold per label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import _core
+from xmc_fast._arrays import labels as label_matrix
+from xmc_fast._arrays import to_scipy
+from xmc_fast._threads import resolve_threads
+from xmc_fast.decide._candidates import column_sums, from_torch, probabilities
+from xmc_fast.decide._metric import Metric, metric
+
+
+class Thresholds:
+    """Predict label j where its probability is at least θ_j, the θ chosen for a macro metric.
+
+    For each label one scan down its sorted probabilities finds the best cut, so fitting costs about as
+    much as sorting the probabilities once. Rare labels have too few examples for a cut of their own: with
+    true labels given, counts are shrunk towards the probabilities, y ← (m_j y + s η) / (m_j + s) for a label
+    with m_j positives and shrinkage s.
+
+    Parameters
+    ----------
+    metric_ : str or Metric
+        A metric without precision@k terms (those need a budget).
+    shrinkage : float
+        s above, in positives. 0: trust the labels alone.
+    n_jobs : int, optional
+
+    Attributes
+    ----------
+    thresholds_ : array of shape (labels,)
+        Above 1: the label is never predicted.
+    utility_ : float
+        Expected metric on the sample it was fitted on (with shrunken counts if labels were given).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xmc_fast import decide
+    >>> proba = np.array([[0.9, 0.1], [0.6, 0.2], [0.1, 0.3]])
+    >>> rule = decide.Thresholds("macro-f1").fit(proba)
+    >>> rule.thresholds_.round(2)
+    array([0.35, 0.15])
+    >>> rule.predict(proba).indptr
+    array([0, 1, 3, 4], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        metric_: str | Metric | Callable[..., Any] = "macro-f1",
+        *,
+        shrinkage: float = 5.0,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.metric_ = metric_
+        self.shrinkage = shrinkage
+        self.n_jobs = n_jobs
+
+    def fit(self, proba: Any, Y: Any = None) -> Thresholds:
+        """From probabilities of shape (n, labels), alone or with the true labels of the same shape."""
+        m = metric(self.metric_)
+        if m.custom is not None or m.instance_wise:
+            raise ValueError(f"thresholds (k=None) need a built-in macro metric, got {m.name}")
+        if not self.shrinkage >= 0:
+            raise ValueError(f"shrinkage must be ≥ 0, got {self.shrinkage}")
+        threads = resolve_threads(self.n_jobs)
+        csr = probabilities(proba, 0, threads)
+        n, labels = csr.shape
+        positives, truth = column_sums(csr), csr.data
+        if Y is not None:
+            y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
+            counts = np.bincount(y.indices, minlength=labels).astype(np.float64)
+            hits = _core.decide_truth(csr.indptr, csr.indices, y.indptr, y.indices, labels, threads)
+            trust = np.divide(counts, counts + self.shrinkage, out=np.ones(labels), where=counts > 0)
+            if self.shrinkage > 0:
+                trust[counts == 0] = 0.0
+            per_entry = trust.astype(np.float32)[csr.indices]
+            truth = per_entry * hits + (1 - per_entry) * csr.data
+            positives = trust * counts + (1 - trust) * positives
+        terms = (list(m.terms), m.weights_for(labels), positives)
+        self.thresholds_: npt.NDArray[np.float64]
+        self.thresholds_, _, _, self.utility_ = _core.decide_thresholds(*csr[:3], truth, *terms, threads)
+        self.empty_utility_ = _core.decide_utility(*terms, n, 1, np.zeros(labels), np.zeros(labels))
+        return self
+
+    def predict(self, proba: Any) -> sp.csr_matrix:
+        """Accepted labels of each instance, most probable first, with their probabilities."""
+        csr = probabilities(proba, 0, resolve_threads(self.n_jobs))
+        if csr.shape[1] != len(self.thresholds_):
+            raise ValueError(
+                f"proba has {csr.shape[1]} columns (labels), the thresholds are for {len(self.thresholds_)}"
+            )
+        accepted = csr.data >= self.thresholds_[csr.indices]
+        rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))[accepted]
+        indices, data = csr.indices[accepted], csr.data[accepted]
+        order = np.lexsort((indices, -data, rows))
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=csr.shape[0]))])
+        return to_scipy(indptr, indices[order], data[order], csr.shape)
