@@ -1,4 +1,5 @@
 #include "bind/bind.h"
+#include "data/synthetic.h"
 #include "data/text.h"
 #include "data/write.h"
 
@@ -86,6 +87,32 @@ void bind_data(py::module_& m) {
       py::arg("x_indptr").noconvert(), py::arg("x_indices").noconvert(), py::arg("x_data").noconvert(),
       py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("labels"), py::arg("first"),
       py::arg("last"), py::arg("threads"));
+  m.def(
+      "make_synthetic",
+      [](int64_t rows, const Array<int32_t>& feature_ids, const Array<int32_t>& label_ids,
+         double features_per_point, double labels_per_point, double beta, double signal, int64_t prototype,
+         uint64_t seed, int threads) {
+        const data::SyntheticOptions options{rows,
+                                             feature_ids.size(),
+                                             label_ids.size(),
+                                             features_per_point,
+                                             labels_per_point,
+                                             beta,
+                                             signal,
+                                             prototype,
+                                             seed};
+        data::Synthetic s;
+        {
+          const py::gil_scoped_release release;
+          s = data::make_synthetic(options, feature_ids.data(), label_ids.data(), threads);
+        }
+        return py::make_tuple(to_numpy(std::move(s.x.indptr)), to_numpy(std::move(s.x.indices)),
+                              to_numpy(std::move(s.x.values)), to_numpy(std::move(s.y.indptr)),
+                              to_numpy(std::move(s.y.indices)));
+      },
+      py::arg("rows"), py::arg("feature_ids").noconvert(), py::arg("label_ids").noconvert(),
+      py::arg("features_per_point"), py::arg("labels_per_point"), py::arg("beta"), py::arg("signal"),
+      py::arg("prototype"), py::arg("seed"), py::arg("threads"));
 }
 
 }  // namespace xmc::bind

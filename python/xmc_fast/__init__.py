@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "cluster": "xmc_fast.cluster",
     "data": "xmc_fast.data",
+    "plots": "xmc_fast.plots",
     "metrics": "xmc_fast.metrics",
     "model": "xmc_fast.model",
     "propensity": "xmc_fast.propensity",

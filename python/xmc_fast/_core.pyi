@@ -150,6 +150,24 @@ def parse_text(
     int,
     int,
 ]: ...
+def make_synthetic(
+    rows: int,
+    feature_ids: npt.NDArray[np.int32],
+    label_ids: npt.NDArray[np.int32],
+    features_per_point: float,
+    labels_per_point: float,
+    beta: float,
+    signal: float,
+    prototype: int,
+    seed: int,
+    threads: int,
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+]: ...
 def format_rows(
     x_indptr: npt.NDArray[np.int64],
     x_indices: npt.NDArray[np.int32],
