@@ -112,9 +112,7 @@ def test_import_is_light():
 
 def test_roofline_is_plausible(simd):
     fma, read, triad = _core.measure_roofline(1, 0.01)
-    assert fma > 0.1
-    assert read > 0.1
-    assert triad > 0.1
+    assert all(np.isfinite(x) and x > 0 for x in (fma, read, triad))
 
 
 def test_features_sorts_sums_and_converts():

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);
   xmc::bind::bind_decide(m);
+  xmc::bind::bind_knn(m);
 }

@@ -32,6 +32,8 @@ class TopK {
   void clear() { heap_.clear(); }
   size_t size() const { return heap_.size(); }
   bool full() const { return heap_.size() == k_; }
+  // True while any score may enter: the list is not full, or its worst score is NaN.
+  bool open() const { return !full() || (k_ > 0 && std::isnan(heap_.front().score)); }
   // A score below this cannot enter (equal ones may, by id).
   float threshold() const {
     return full() && k_ > 0 && !std::isnan(heap_.front().score) ? heap_.front().score

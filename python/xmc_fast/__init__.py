@@ -22,6 +22,7 @@ _LAZY = {
     "propensity": "xmc_fast.propensity",
     "SparseModel": "xmc_fast.model",
     "decide": "xmc_fast.decide",
+    "knn": "xmc_fast.knn",
 }
 
 __all__ = ["__version__", "cpu_features", *_LAZY]

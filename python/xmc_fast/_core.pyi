@@ -265,3 +265,26 @@ def decide_dense_weighted_topk(
     out_labels: int,
     out_gains: int,
 ) -> None: ...
+# knn
+class KnnIndex:
+    def __init__(self, rows: npt.NDArray[np.float32]) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def features(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def search(
+        self, queries: npt.NDArray[np.float32], q: int, threads: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+
+def recover_labels(
+    ids: npt.NDArray[np.int32],
+    similarity: npt.NDArray[np.float32],
+    n_labels: int,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float32],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...

@@ -1,0 +1,115 @@
+"""Exact nearest neighbours by inner product, and label scores recovered from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import _arrays, _core
+from xmc_fast._threads import resolve_threads
+
+
+class InnerProductIndex:
+    """Finds, for each query, the database rows with the largest dot product: exact, no approximation.
+
+    Parameters
+    ----------
+    rows : (n, c) array, the database, kept packed as float32.
+
+    Examples
+    --------
+    >>> index = InnerProductIndex(np.eye(3))
+    >>> ids, scores = index.search(np.array([[0.0, 2.0, 1.0]]), 2)
+    >>> ids.tolist(), scores.tolist()
+    ([[1, 2]], [[2.0, 1.0]])
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._index = _core.KnnIndex(_dense(rows, "rows"))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features of the database."""
+        return self._index.rows, self._index.features
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the packed database."""
+        return self._index.nbytes
+
+    def search(
+        self, queries: Any, q: int, *, n_jobs: int | None = None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The ``min(q, n)`` best rows of each query.
+
+        Parameters
+        ----------
+        queries : (m, c) array.
+        q : neighbours per query.
+
+        Returns
+        -------
+        ids, scores : (m, min(q, n)) int32 and float32, best first; equal scores by lower row.
+        """
+        if q < 1:
+            raise ValueError(f"q must be at least 1, got {q}")
+        array = _dense(queries, "queries")
+        if array.shape[1] != self._index.features:
+            raise ValueError(f"queries has {array.shape[1]} columns, the index has {self._index.features}")
+        return self._index.search(array, min(q, self._index.rows), resolve_threads(n_jobs))
+
+
+def recover_labels(
+    ids: npt.NDArray[np.int32],
+    similarity: npt.NDArray[np.float32],
+    Y: Any,
+    k: int,
+    *,
+    n_jobs: int | None = None,
+) -> sp.csr_matrix:
+    """Score labels by neighbours: the sum of ``similarity`` over the neighbours that carry the label.
+
+    Parameters
+    ----------
+    ids, similarity : (m, q) arrays, rows of Y and their weights (from `InnerProductIndex.search`).
+    Y : (n, L) binary label matrix of the database rows.
+    k : labels to keep per query.
+
+    Returns
+    -------
+    (m, L) CSR of scores with at most k entries per row, best first.
+
+    Examples
+    --------
+    >>> Y = sp.csr_matrix([[1, 0, 1], [0, 0, 1]])
+    >>> ids, weights = np.array([[0, 1]], np.int32), np.array([[1.0, 0.5]], np.float32)
+    >>> recover_labels(ids, weights, Y, 2).toarray().tolist()
+    [[1.0, 0.0, 1.5]]
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    labels = _arrays.labels(Y)
+    n, n_labels = labels.shape
+    ids = np.ascontiguousarray(ids, np.int32)
+    if ids.size and (ids.max() >= n or ids.min() < -1):
+        raise ValueError(f"ids must be rows of Y (0 to {n - 1}, or -1), got {ids.min()} to {ids.max()}")
+    weights = np.ascontiguousarray(similarity, np.float32)
+    found_labels, scores, found = _core.recover_labels(
+        ids, weights, n_labels, labels.indptr, labels.indices, labels.data, k, resolve_threads(n_jobs)
+    )
+    keep = np.arange(k) < found[:, None]
+    indptr = np.concatenate([[0], np.cumsum(found)])
+    return _arrays.to_scipy(indptr, found_labels[keep], scores[keep], (len(ids), n_labels))
+
+
+def _dense(values: Any, name: str) -> npt.NDArray[np.float32]:
+    array = np.ascontiguousarray(values, np.float32)
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        row, col = np.argwhere(~np.isfinite(array))[0]
+        raise ValueError(f"{name} must be finite, got {array[row, col]} at row {row}, column {col}")
+    return array
