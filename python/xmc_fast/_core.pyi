@@ -265,6 +265,7 @@ def decide_dense_weighted_topk(
     out_labels: int,
     out_gains: int,
 ) -> None: ...
+
 # knn
 class KnnIndex:
     def __init__(self, rows: npt.NDArray[np.float32]) -> None: ...
