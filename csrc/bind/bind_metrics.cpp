@@ -15,6 +15,16 @@ py::tuple wrap(RankedLists&& lists) {
   return py::make_tuple(to_numpy(std::move(lists.indptr)), to_numpy(std::move(lists.ids)));
 }
 
+template <class T>
+py::array_t<T> to_numpy(Buffer<T>&& values) {
+  auto owner = std::make_unique<Buffer<T>>(std::move(values));
+  T* data = owner->data();
+  const auto size = static_cast<py::ssize_t>(owner->size());
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<T>*>(p); });
+  return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
+}
+using bind::to_numpy;
+
 template <class Value>
 void bind_rank(py::module_& m, const char* sparse, const char* dense) {
   m.def(
@@ -129,7 +139,7 @@ void bind_metrics(py::module_& m) {
          const Array<int64_t>& indptr, const Array<int32_t>& ids, const Array<uint8_t>& hits,
          const Array<int32_t>& weights, const std::vector<int64_t>& ks, int threads) {
         const AtK at = at_k(cols, truth_indptr, truth_indices, indptr, ids, hits, weights, ks);
-        std::vector<int32_t> counts;
+        Buffer<int32_t> counts;
         {
           const py::gil_scoped_release release;
           counts = label_counts(at, threads);

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/types.h"
 
 namespace xmc {
@@ -62,7 +63,7 @@ std::vector<double> instance_sums(const AtK& at, const double* inverse_propensit
 
 // Counts per label, L x (2 |ks| + 1) row-major: positives; true positives that enter at each k (those of
 // rank > previous k and <= this k); predictions that enter at each k.
-std::vector<int32_t> label_counts(const AtK& at, int threads);
+Buffer<int32_t> label_counts(const AtK& at, int threads);
 
 enum MacroSum : int { kPrecision, kMacroRecall, kFbeta, kCoverage, kBalanced, kGmean, kJaccard, kMacroSums };
 
