@@ -45,6 +45,7 @@ py::array_t<T> to_numpy(std::vector<T>&& values) {
 }
 
 void bind_core(py::module_& m);
+void bind_newton(py::module_& m);
 void bind_cluster(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);

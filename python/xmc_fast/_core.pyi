@@ -289,3 +289,33 @@ def recover_labels(
     k: int,
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
+
+# linear: truncated Newton
+def newton_solve(
+    features: int,
+    x_indptr: npt.NDArray[np.int64],
+    x_indices: npt.NDArray[np.int32],
+    x_data: npt.NDArray[np.float32],
+    x_dense: npt.NDArray[np.float32],
+    y_indptr: npt.NDArray[np.int64],
+    y_indices: npt.NDArray[np.int32],
+    warm_indptr: npt.NDArray[np.int64],
+    warm_indices: npt.NDArray[np.int32],
+    warm_data: npt.NDArray[np.float32],
+    cost_positive: npt.NDArray[np.float32],
+    cost_negative: npt.NDArray[np.float32],
+    C: float,
+    eps: float,
+    max_iterations: int,
+    loss: int,
+    init: int,
+    threshold: float,
+    keep_top: int,
+    batch: int,
+    threads: int,
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    list[tuple[int, int, int, int, float, float, float]],
+]: ...

@@ -1,0 +1,263 @@
+"""Truncated Newton in label blocks against plain numpy and LIBLINEAR."""
+
+from __future__ import annotations
+
+import lzma
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from reference import newton as reference
+from xmc_fast import _arrays, _core
+
+LOSSES = ["squared_hinge", "logistic"]
+INITS = ["zero", "mean", "multi-positive", "bias", "warm"]
+REPORT = ["status", "newton", "cg", "active", "objective", "gradient", "seconds"]
+CONVERGED, LIMIT, TRIVIAL = 0, 1, 2
+
+
+def solve(X, Y, *, loss="squared_hinge", init="mean", C=1.0, eps=0.01, warm=None, cost_positive=(),
+          cost_negative=(), max_iterations=1000, threshold=0.0, keep_top=0, batch=1000, threads=1):  # fmt: skip
+    """Weights (dense, labels x features) and a dict of report columns."""
+    y = _arrays.transpose(_arrays.labels(Y))
+    none = _arrays.Csr(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), (0, 0))
+    dense = isinstance(X, np.ndarray)
+    x = none if dense else _arrays.features(X)
+    start = none if warm is None else _arrays.features(warm)
+    *weights, reports = _core.newton_solve(
+        X.shape[1], x.indptr, x.indices, x.data,
+        np.ascontiguousarray(X, np.float32) if dense else np.empty(0, np.float32),
+        y.indptr, y.indices, start.indptr, start.indices, start.data,
+        np.asarray(cost_positive, np.float32), np.asarray(cost_negative, np.float32),
+        C, eps, max_iterations, LOSSES.index(loss), INITS.index(init), threshold, keep_top, batch, threads,
+    )  # fmt: skip
+    W = _arrays.to_scipy(*weights, (Y.shape[1], X.shape[1])).toarray()
+    return W, dict(zip(REPORT, np.array(reports, float).reshape(-1, len(REPORT)).T, strict=True))
+
+
+def signs(Y):
+    """Labels x rows of +1 and -1."""
+    return np.where(sp.csr_matrix(Y).toarray().T > 0, 1.0, -1.0)
+
+
+def random_problem(n=120, D=40, L=21, density=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = sp.random(n, D, density, format="csr", random_state=rng, dtype=np.float32)
+    X.data = rng.normal(size=X.nnz).astype(np.float32)
+    Y = rng.random((n, L)) < rng.uniform(0.02, 0.4, L)
+    Y[0], Y[1] = True, False  # no label is trivial
+    return X, sp.csr_matrix(Y.astype(np.int8))
+
+
+def read_xmc(folder, rows, split="train"):
+    """The first rows of a data set, l2-normalised."""
+    with lzma.open(folder / f"{split}.txt.xz", "rt") as f:
+        _, D, L = map(int, f.readline().split())
+        lines = [next(f).rstrip("\n").partition(" ") for _ in range(rows)]
+    X, Y = sp.lil_matrix((rows, D), dtype=np.float32), sp.lil_matrix((rows, L), dtype=np.int8)
+    for i, (labels, _, features) in enumerate(lines):
+        for label in labels.split(",") if labels else []:
+            Y[i, int(label)] = 1
+        for item in features.split():
+            j, _, v = item.partition(":")
+            X[i, int(j)] = float(v)
+    X = X.tocsr()
+    norms = np.sqrt(X.multiply(X).sum(1)).A1
+    return sp.csr_matrix(X.multiply(1 / np.where(norms > 0, norms, 1)[:, None]), dtype=np.float32), Y.tocsr()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+def test_reaches_the_reference_optimum(simd, loss, layout):
+    X, Y = random_problem()
+    A = X.toarray().astype(float)
+    W, report = solve(A.astype(np.float32) if layout == "dense" else X, Y, loss=loss, eps=1e-5)
+    assert (report["status"] == CONVERGED).all()
+    for w, s, f in zip(W, signs(Y), report["objective"], strict=True):
+        c = reference.costs(s, 1.0)
+        best = reference.solve(loss, A, s, c)
+        assert np.abs(w - best).max() <= 1e-4 * np.abs(best).max()
+        assert f == pytest.approx(reference.objective(loss, best, A, s, c), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_stops_by_liblinear_s_rule(simd, loss):
+    X, Y = random_problem()
+    W, report = solve(X, Y, loss=loss, eps=0.1)
+    for w, s, g in zip(W.astype(float), signs(Y), report["gradient"], strict=True):
+        c = reference.costs(s, 1.0)
+        assert np.linalg.norm(reference.gradient(loss, w, X, s, c)) == pytest.approx(g, rel=1e-3, abs=3e-5)
+        assert g <= reference.stopping_norm(loss, X, s, c, 0.1)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("init", INITS)
+def test_every_start_ends_at_the_same_optimum(loss, init):
+    X, Y = random_problem(seed=1)
+    warm = sp.random(Y.shape[1], X.shape[1], 0.3, format="csr", random_state=3) if init == "warm" else None
+    W, report = solve(X, Y, loss=loss, init=init, eps=1e-5, warm=warm)
+    expected, _ = solve(X, Y, loss=loss, init="zero", eps=1e-5)
+    assert (report["status"] == CONVERGED).all()
+    assert np.abs(W - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("init", ["zero", "mean", "multi-positive", "warm"])
+def test_start_weights(init):
+    X, Y = random_problem(seed=2)
+    warm = sp.random(Y.shape[1], X.shape[1], 0.3, format="csr", random_state=3, dtype=np.float32)
+    W, report = solve(X, Y, init=init, max_iterations=0, warm=warm if init == "warm" else None)
+    assert (report["status"] == LIMIT).all()
+    A = X.toarray().astype(float)
+    for label, s in enumerate(signs(Y)):
+        if init == "zero":
+            expected = np.zeros(X.shape[1])
+        elif init == "warm":
+            expected = warm[label].toarray()[0]
+        elif init == "mean" or (s > 0).sum() > 20:
+            expected = reference.mean_start(A, s)
+        else:
+            expected = reference.multi_positive_start(A, s)
+        assert np.abs(W[label] - expected).max() <= 1e-4 * max(np.abs(expected).max(), 1)
+
+
+def test_warm_start_at_the_optimum_takes_no_step():
+    X, Y = random_problem()
+    W, _ = solve(X, Y, eps=1e-4)
+    _, report = solve(X, Y, eps=1e-3, init="warm", warm=sp.csr_matrix(W))
+    assert report["newton"].max() == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_costs_per_label(loss):
+    X, Y = random_problem(L=18, seed=4)
+    rng = np.random.default_rng(0)
+    positive, negative = rng.uniform(0.2, 5, (2, 18)).astype(np.float32)
+    W, report = solve(X, Y, loss=loss, C=0.7, eps=1e-5, cost_positive=positive, cost_negative=negative)
+    A = X.toarray().astype(float)
+    for label, s in enumerate(signs(Y)):
+        c = reference.costs(s, 0.7, positive[label], negative[label])
+        best = reference.solve(loss, A, s, c)
+        assert np.abs(W[label] - best).max() <= 1e-4 * np.abs(best).max()
+        assert report["objective"][label] == pytest.approx(reference.objective(loss, best, A, s, c), rel=1e-6)
+
+
+@pytest.mark.parametrize("init", ["mean", "bias"])
+def test_bits_do_not_depend_on_threads(init):
+    X, Y = random_problem(n=200, L=70, seed=5)
+    first = solve(X, Y, batch=16, threads=1, init=init)
+    for threads in (2, 4):
+        again = solve(X, Y, batch=16, threads=threads, init=init)
+        assert np.array_equal(first[0], again[0])
+        assert all(np.array_equal(first[1][k], again[1][k]) for k in REPORT if k != "seconds")
+
+
+@pytest.mark.parametrize("labels", [0, 1, 15, 16, 17, 33])
+def test_label_counts_around_the_lanes(labels):
+    X, Y = random_problem(L=33, seed=6)
+    W, _ = solve(X, Y[:, :labels], eps=1e-4)
+    expected, _ = solve(X, Y, eps=1e-4)
+    assert W.shape == (labels, X.shape[1])
+    assert np.abs(W - expected[:labels]).max(initial=0) <= 1e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9])
+def test_few_rows(simd, n, layout):
+    X, Y = random_problem(n=9, D=5, L=3, density=0.9)
+    X, Y = X[:n], Y[:n]
+    W, _ = solve(X.toarray() if layout == "dense" else X, Y, eps=1e-5)
+    for w, s in zip(W, signs(Y), strict=True):
+        A = X.toarray().astype(float)
+        best = reference.solve("squared_hinge", A, s, reference.costs(s, 1.0))
+        assert np.abs(w - best).max() <= 1e-4
+
+
+def test_labels_without_positives_or_negatives():
+    X, Y = random_problem(L=5)
+    Y = Y.tolil()
+    Y[:, 1], Y[:, 3] = 0, 1
+    W, report = solve(X, Y.tocsr(), eps=1e-5)
+    assert report["status"].tolist() == [CONVERGED, TRIVIAL, CONVERGED, TRIVIAL, CONVERGED]
+    assert report["seconds"][1] == 0
+    A, s = X.toarray().astype(float), -np.ones(X.shape[0])
+    best = reference.solve("squared_hinge", A, s, reference.costs(s, 1.0))
+    assert np.abs(W[1] - best).max() <= 1e-4 * np.abs(best).max()
+    assert np.array_equal(W[3], -W[1])
+    assert report["objective"][1] == pytest.approx(
+        reference.objective("squared_hinge", best, A, s, reference.costs(s, 1.0)), rel=1e-6
+    )
+
+
+def test_empty_rows_and_columns():
+    X, Y = random_problem()
+    wide = sp.csr_matrix((X.data, X.indices * 3, np.r_[X.indptr, [X.nnz] * 4]), shape=(X.shape[0] + 4, 500))
+    tall = sp.vstack([Y, sp.csr_matrix((4, Y.shape[1]), dtype=np.int8)]).tocsr()
+    W, report = solve(wide, tall, eps=1e-5)  # few entries, many features: the compacted path
+    expected, _ = solve(X, Y, eps=1e-5)
+    assert np.abs(W[:, : 3 * X.shape[1] : 3] - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert np.abs(W).sum() == pytest.approx(np.abs(W[:, : 3 * X.shape[1] : 3]).sum())
+    assert (report["status"] == CONVERGED).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0)])
+def test_no_rows_or_no_features(shape):
+    Y = sp.csr_matrix((shape[0], 2), dtype=np.int8)
+    W, report = solve(sp.csr_matrix(shape, dtype=np.float32), Y)
+    assert W.shape == (2, shape[1])
+    assert not W.any()
+    assert (report["status"] == TRIVIAL).all()
+
+
+def test_pruning():
+    X, Y = random_problem()
+    full, report = solve(X, Y)
+    pruned, same = solve(X, Y, threshold=0.1)
+    assert np.array_equal(pruned, np.where(np.abs(full) >= np.float32(0.1), full, 0))
+    assert np.array_equal(report["objective"], same["objective"]), "the report is about the unpruned weights"
+    top, _ = solve(X, Y, keep_top=3)
+    assert ((top != 0).sum(1) == 3).all()
+    for row, weights in zip(top, full, strict=True):
+        kept = np.sort(np.argsort(-np.abs(weights), kind="stable")[:3])
+        assert np.array_equal(np.flatnonzero(row), kept)
+        assert np.array_equal(row[kept], weights[kept])
+
+
+def test_iteration_limit_is_reported():
+    X, Y = random_problem()
+    _, report = solve(X, Y, eps=1e-6, max_iterations=2, init="zero")
+    assert (report["status"] == LIMIT).any()
+    assert report["newton"].max() <= 2
+
+
+def test_impossible_precision_ends():
+    X, Y = random_problem(L=3)
+    _, report = solve(X, Y, eps=1e-14)
+    assert (report["status"] == LIMIT).all()
+    assert report["newton"].max() < 100
+
+
+def liblinear_weights(X, y, options):
+    linear = pytest.importorskip("liblinear.liblinearutil")
+    model = linear.train(linear.problem(y, X.astype(np.float64)), options + " -q")
+    w = np.array(model.w[: X.shape[1]])
+    return w if model.label[0] == 1 else -w
+
+
+@pytest.mark.parametrize(("loss", "solver"), [("squared_hinge", 2), ("logistic", 0), ("logistic", 7)])
+@pytest.mark.parametrize("name", ["bibtex", "eurlex-4k"])
+def test_liblinear_on_real_data(data_dir, name, loss, solver):
+    X, Y = read_xmc(data_dir(name), 1500)
+    counts = np.asarray(Y.sum(0)).ravel()
+    chosen = np.argsort(-counts, kind="stable")[[0, 3, 20, 60, 100, 140]]
+    Y = Y[:, chosen]
+    fine, _ = solve(X, Y, loss=loss, eps=1e-4)
+    coarse, report = solve(X, Y, loss=loss, eps=0.01)
+    for label, s in enumerate(signs(Y)):
+        c = reference.costs(s, 1.0)
+        peer = liblinear_weights(X, s, f"-s {solver} -c 1 -e 0.01")
+        limit = reference.objective(loss, peer, X, s, c) * (1 + 1e-3)
+        assert report["objective"][label] <= limit
+        assert reference.objective(loss, coarse[label].astype(float), X, s, c) <= limit
+        exact = liblinear_weights(X, s, f"-s {solver} -c 1 -e {'1e-4' if solver != 7 else '1e-6'}")
+        assert np.linalg.norm(fine[label] - exact) <= 1e-3 * np.linalg.norm(exact)
