@@ -51,5 +51,6 @@ void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);
 void bind_decide(py::module_& m);
 void bind_knn(py::module_& m);
+void bind_predict(py::module_& m);
 
 }  // namespace xmc::bind

@@ -4,6 +4,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Compiled core of xmc_fast. Private: use the Python modules.";
   xmc::bind::bind_core(m);
   xmc::bind::bind_newton(m);
+  xmc::bind::bind_predict(m);
   xmc::bind::bind_cluster(m);
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);

@@ -319,3 +319,50 @@ def newton_solve(
     npt.NDArray[np.float32],
     list[tuple[int, int, int, int, float, float, float]],
 ]: ...
+
+# predict
+def build_layout(
+    labels: int,
+    columns: int,
+    blocks: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]],
+    min_density: float,
+    budget_ratio: float,
+    threads: int,
+) -> tuple[
+    int,
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    npt.NDArray[np.int64],
+    npt.NDArray[np.uint16],
+    npt.NDArray[np.float32],
+]: ...
+def merge_topk(
+    lists: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]],
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]: ...
+
+class PredictLayout:
+    def __init__(
+        self,
+        labels: int,
+        columns: int,
+        block: int,
+        slot: npt.NDArray[np.int32],
+        dense: npt.NDArray[np.float32],
+        ptr: npt.NDArray[np.int64],
+        label: npt.NDArray[np.uint16],
+        weight: npt.NDArray[np.float32],
+    ) -> None: ...
+    def topk(
+        self,
+        indptr: npt.NDArray[np.int64],
+        indices: npt.NDArray[np.int32],
+        data: npt.NDArray[np.float32],
+        normalize: bool,
+        bias: float | None,
+        scale: npt.NDArray[np.float32],
+        shift: npt.NDArray[np.float32],
+        k: int,
+        threads: int,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...

@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import features, to_scipy
+from xmc_fast import _core
+from xmc_fast._arrays import Csr, features, labels, to_scipy
 from xmc_fast._files import write_text
+from xmc_fast._threads import resolve_threads
 from xmc_fast.model import storage
-from xmc_fast.model._tensors import ModelFormatError
+from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, write_tensors
+from xmc_fast.model.calibrate import Calibration, fit_calibration
+from xmc_fast.model.predict import NONE, TILE, build_layout, open_layout, pad_to_tiles, top_csr
 from xmc_fast.model.storage import Block
 
 _NAMES = ("feature_names", "label_names")
@@ -85,6 +89,10 @@ class SparseModel:
         self.n_features = self.n_columns - (self.bias is not None)
         if self.n_features < 0:
             raise ValueError("weights have no column for the bias")
+        self._layout: Tensors | None = None
+        self._predictor: _core.PredictLayout | None = None
+        self._calibration: Calibration | None = None
+        self._padded: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
         self._names: dict[str, list[str] | Path | None] = {
             "feature_names": _check_names("feature_names", feature_names, self.n_features),
             "label_names": _check_names("label_names", label_names, self.n_labels),
@@ -147,16 +155,20 @@ class SparseModel:
         blocks = [
             Block(b.first_label, b.n_columns, b.indptr, b.indices, b.data.astype(wanted)) for b in self.blocks
         ]
-        return self._with(blocks)
+        model = self._with(blocks)
+        model.calibration = self.calibration
+        return model
 
     def prune(self, delta: float) -> SparseModel:
-        """The model without weights of absolute value below ``delta`` (DiSMEC's Δ); the bias stays."""
+        """The model without weights of absolute value below ``delta`` (DiSMEC's Δ); the bias stays, a
+        calibration does not (the scores are other ones)."""
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
         return self._with([self._select(b, np.abs(b.data) >= delta) for b in self.blocks])
 
     def keep_top(self, k: int) -> SparseModel:
-        """The model with the ``k`` weights of largest absolute value per label; the bias stays besides.
+        """The model with the ``k`` weights of largest absolute value per label; the bias stays besides, a
+        calibration does not.
 
         Among equal ones the lower column is kept.
         """
@@ -193,12 +205,17 @@ class SparseModel:
             label_names=known if None not in names else None,
         )
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write the model as a folder (see `xmc_fast.model.storage`); an older model there is replaced."""
-        with storage.replace_folder(directory) as folder:
-            self._write(folder)
+    def save(self, directory: str | os.PathLike[str], *, prepared: bool = False) -> None:
+        """Write the model as a folder (see `xmc_fast.model.storage`); an older model there is replaced.
 
-    def _write(self, folder: Path) -> None:
+        ``prepared`` also stores the prediction layout: then a process that maps the model predicts at once,
+        from pages it shares with others, at the price of a folder two to three times as large.
+        """
+        with storage.replace_folder(directory) as folder:
+            self.write(folder, prepared=prepared)
+
+    def write(self, folder: Path, *, prepared: bool = False) -> None:
+        """Write the model's files into an existing folder (`save` does it safely)."""
         for index, block in enumerate(self.blocks):
             storage.write_block(folder, index, block.first_label, block)
         files = {}
@@ -207,6 +224,13 @@ class SparseModel:
             if names is not None:
                 files[role] = f"{role}.json"
                 write_text(folder / files[role], json.dumps(names, ensure_ascii=False))
+        if self._calibration is not None:
+            files["calibration"] = "calibration.safetensors"
+            _write_calibration(folder / files["calibration"], self._calibration)
+        if prepared:
+            files["layout"] = "layout.safetensors"
+            self.prepare()
+            write_tensors(folder / files["layout"], self._layout or {}, {"tile": str(TILE)})
         storage.write_manifest(
             folder,
             bias=self.bias,
@@ -242,12 +266,26 @@ class SparseModel:
                     f"{folder / storage.MANIFEST}: damaged, {name} is {manifest[name]},"
                     f" the blocks hold {getattr(model, name)}"
                 )
+        files = manifest["files"]
+        if "calibration" in files:
+            model.calibration = _read_calibration(folder / files["calibration"])
+        if "layout" in files:
+            tensors, metadata = read_tensors(folder / files["layout"], map_file=mmap, verify=verify)
+            model._layout = tensors if metadata.get("tile") == str(TILE) else None
         for role in _NAMES:
-            if role in manifest["files"]:
-                model._names[role] = folder / manifest["files"][role]
+            if role in files:
+                model._names[role] = folder / files[role]
         return model
 
-    def predict(self, X: Any, k: int, *, n_jobs: int | None = None) -> sp.csr_matrix:
+    def prepare(self, *, n_jobs: int | None = None) -> SparseModel:
+        """Build the prediction layout now instead of at the first `predict`; returns the model."""
+        if self._predictor is None:
+            layout = self._layout or build_layout(self.blocks, self.n_labels, self.n_columns, n_jobs)
+            self._predictor = open_layout(layout, self.n_labels, self.n_columns)
+            self._layout = layout
+        return self
+
+    def predict(self, X: Any, k: int, *, proba: bool = False, n_jobs: int | None = None) -> sp.csr_matrix:
         """The ``k`` best labels of each row, exact.
 
         Parameters
@@ -255,27 +293,124 @@ class SparseModel:
         X : scipy sparse matrix or array, n x n_features
         k : int
             Labels per row; at most n_labels are given.
+        proba : bool
+            Rank by and return calibrated probabilities instead of scores (see `calibrate`).
         n_jobs : int, optional
             Threads; results have the same bits for any number.
 
         Returns
         -------
         scipy CSR n x n_labels of scores, min(k, n_labels) entries per row, best first (score descending,
-        then lower label).
+        then lower label; NaN last).
         """
-        matrix = features(X, n_features=self.n_features)
-        dense = to_scipy(*matrix)
-        if self.normalize:
-            norms = np.sqrt(np.asarray(dense.multiply(dense).sum(axis=1)).ravel())
-            dense = sp.diags(1 / np.where(norms > 0, norms, 1)) @ dense
-        if self.bias is not None:
-            dense = sp.hstack([dense, np.full((dense.shape[0], 1), self.bias, np.float32)])
-        scores = np.asarray((dense @ self.to_csr().T).todense(), np.float32)
-        k = min(int(k), self.n_labels)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        indptr = np.arange(len(scores) + 1, dtype=np.int64) * k
-        data = np.take_along_axis(scores, order, axis=1).ravel()
-        return to_scipy(indptr, order.astype(np.int32).ravel(), data, scores.shape)
+        x = features(X, n_features=self.n_features)
+        ids, scores = self._topk(x.indptr, x.indices, x.data, k, proba, resolve_threads(n_jobs))
+        return top_csr(ids, scores, x.shape[0], self.n_labels)
+
+    def predict_one(
+        self, x: Any, k: int, *, proba: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The ``k`` best labels of one row and their scores, with little overhead.
+
+        ``x`` is a pair (columns ascending, values), a 1 x n_features matrix or an array of n_features.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp
+        >>> model = SparseModel(sp.csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0]])))
+        >>> model.predict_one(([1], [2.0]), k=1)
+        (array([1], dtype=int32), array([4.], dtype=float32))
+        """
+        if isinstance(x, tuple):
+            columns = np.ascontiguousarray(x[0], np.int32)
+            values = np.ascontiguousarray(x[1], np.float32)
+            _check_row(columns, values, self.n_features)
+            indptr = np.array([0, len(columns)], np.int64)
+        else:
+            row = features(x if sp.issparse(x) else np.atleast_2d(x), "x", n_features=self.n_features)
+            if row.shape[0] != 1:
+                raise ValueError(f"x must be one row, got {row.shape[0]}")
+            indptr, columns, values = row.indptr, row.indices, row.data
+        return self._topk(indptr, columns, values, k, proba, 1)
+
+    def _topk(
+        self,
+        indptr: npt.NDArray[np.int64],
+        indices: npt.NDArray[np.int32],
+        data: npt.NDArray[np.float32],
+        k: int,
+        proba: bool,
+        threads: int,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        if k < 0:
+            raise ValueError(f"k must be at least 0, got {k}")
+        if self._predictor is None:
+            self.prepare(n_jobs=threads)
+        scale = shift = NONE
+        if proba:
+            scale, shift = self._calibration_arrays()
+        ids, scores = self._predictor.topk(  # type: ignore[union-attr]
+            indptr, indices, data, self.normalize, self.bias, scale, shift, int(k), threads
+        )
+        return ids, (_sigmoid(scores) if proba else scores)
+
+    def calibrate(
+        self,
+        X: Any,
+        Y: Any,
+        *,
+        candidates: int = 100,
+        min_positives: int = 5,
+        prior_strength: float = 5.0,
+        n_jobs: int | None = None,
+    ) -> SparseModel:
+        """Fit probabilities on held-out rows (see `xmc_fast.model.calibrate`); returns the model.
+
+        Parameters
+        ----------
+        X, Y : n x n_features, n x n_labels
+            Rows the model was not trained on, and their relevant labels.
+        candidates : int
+            Top labels of each row that the fit looks at.
+        min_positives : int
+            A label that is relevant at least so often among the candidates gets its own sigmoid.
+        prior_strength : float
+            How strongly that one is held at the model's common one (precision of the Gaussian prior).
+        """
+        truth = labels(Y, n_labels=self.n_labels)
+        top = self.predict(X, candidates, n_jobs=n_jobs)
+        if truth.shape[0] != top.shape[0]:
+            raise ValueError(f"X has {top.shape[0]} rows, Y has {truth.shape[0]}")
+        self.calibration = fit_calibration(
+            top.data,
+            top.indices,
+            is_relevant(top, truth),
+            self.n_labels,
+            min_positives=min_positives,
+            prior_strength=prior_strength,
+        )
+        return self
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The fitted calibration, if any."""
+        return self._calibration
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        if calibration is not None and len(calibration.scale) != self.n_labels:
+            raise ValueError(
+                f"calibration is for {len(calibration.scale)} labels, the model has {self.n_labels}"
+            )
+        self._calibration = calibration
+        self._padded = None
+
+    def _calibration_arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        if self._calibration is None:
+            raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
+        if self._padded is None:
+            self._padded = pad_to_tiles(self._calibration.scale), pad_to_tiles(self._calibration.shift)
+        return self._padded
 
     def _with(self, blocks: list[Block]) -> SparseModel:
         """This model with other weights."""
@@ -328,3 +463,40 @@ def _check_names(role: str, names: Any, expected: int) -> list[str] | None:
     if len(result) != expected:
         raise ValueError(f"{role} has {len(result)} entries, the model has {expected}")
     return result
+
+
+def is_relevant(top: sp.csr_matrix, truth: Csr) -> npt.NDArray[np.bool_]:
+    """For each stored entry of ``top`` whether ``truth`` has it."""
+    rows = np.repeat(np.arange(top.shape[0], dtype=np.int64), np.diff(top.indptr))
+    true_rows = np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
+    width = truth.shape[1]
+    relevant: npt.NDArray[np.bool_] = np.isin(rows * width + top.indices, true_rows * width + truth.indices)
+    return relevant
+
+
+def _sigmoid(z: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return (1 / (1 + np.exp(-np.clip(z, -80, 80)))).astype(np.float32)
+
+
+def _check_row(columns: npt.NDArray[np.int32], values: npt.NDArray[np.float32], n_features: int) -> None:
+    if columns.ndim != 1 or columns.shape != values.shape:
+        raise ValueError(f"x must be a pair of equal length, got {columns.shape} and {values.shape}")
+    if len(columns) and (columns[0] < 0 or columns[-1] >= n_features or (np.diff(columns) <= 0).any()):
+        raise ValueError(f"columns of x must be ascending and in [0, {n_features})")
+    if not np.isfinite(values).all():
+        raise ValueError("values of x must be finite")
+
+
+def _write_calibration(path: Path, calibration: Calibration) -> None:
+    tensors: Tensors = {"scale": calibration.scale, "shift": calibration.shift}
+    common = {"global_scale": calibration.global_scale, "global_shift": calibration.global_shift}
+    write_tensors(path, tensors, {name: repr(value) for name, value in common.items()})
+
+
+def _read_calibration(path: Path) -> Calibration:
+    tensors, metadata = read_tensors(path, map_file=False, verify=True)
+    try:
+        common = float(metadata["global_scale"]), float(metadata["global_shift"])
+        return Calibration(tensors["scale"], tensors["shift"], *common)
+    except (KeyError, ValueError) as error:
+        raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None

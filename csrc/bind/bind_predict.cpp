@@ -1,0 +1,169 @@
+#include <optional>
+
+#include "bind/bind.h"
+#include "predict/layout.h"
+#include "predict/merge.h"
+#include "predict/predict.h"
+
+namespace xmc::bind {
+namespace {
+
+// One label block: (first_label, indptr, indices of 16 or 32 bits, data).
+struct BlockArrays {
+  int64_t first_label;
+  Array<int64_t> indptr;
+  py::array indices;
+  Array<float> data;
+
+  template <class Fn>
+  void visit(int64_t columns, Fn&& fn) const {
+    if (py::isinstance<Array<uint16_t>>(indices)) {
+      fn(csr_view(columns, indptr, py::cast<Array<uint16_t>>(indices), data));
+    } else {
+      fn(csr_view(columns, indptr, py::cast<Array<int32_t>>(indices), data));
+    }
+  }
+};
+
+py::array_t<float> take(Buffer<float>&& values) {
+  auto owner = std::make_unique<Buffer<float>>(std::move(values));
+  float* data = owner->data();
+  const auto size = static_cast<py::ssize_t>(owner->size());
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<float>*>(p); });
+  return py::array_t<float>({size}, {static_cast<py::ssize_t>(sizeof(float))}, data, free);
+}
+
+py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tuple>& blocks,
+                       double min_density, double budget_ratio, int threads) {
+  std::vector<BlockArrays> parts;
+  for (const auto& b : blocks) {
+    parts.push_back({py::cast<int64_t>(b[0]), py::cast<Array<int64_t>>(b[1]), py::cast<py::array>(b[2]),
+                     py::cast<Array<float>>(b[3])});
+  }
+  std::vector<int64_t> counts(static_cast<size_t>(columns), 0);
+  int64_t nnz = 0;
+  for (const auto& part : parts) {
+    part.visit(columns, [&](const auto& rows) {
+      py::gil_scoped_release nogil;
+      count_columns(rows.indices, rows.nnz(), counts);
+      nnz += rows.nnz();
+    });
+  }
+  const auto budget = static_cast<int64_t>(budget_ratio * static_cast<double>(nnz) * 8);
+  LayoutBuilder builder(labels, plan_layout(labels, counts, min_density, budget));
+  for (const auto& part : parts) {
+    part.visit(columns, [&](const auto& rows) {
+      py::gil_scoped_release nogil;
+      builder.count(part.first_label, rows);
+    });
+  }
+  builder.start_fill();
+  for (const auto& part : parts) {
+    part.visit(columns, [&](const auto& rows) {
+      py::gil_scoped_release nogil;
+      builder.fill(part.first_label, rows, threads);
+    });
+  }
+  builder.finish();
+  return py::make_tuple(builder.plan.block, to_numpy(std::move(builder.plan.slot)),
+                        take(std::move(builder.dense)), to_numpy(std::move(builder.ptr)),
+                        to_numpy(std::move(builder.label)), to_numpy(std::move(builder.weight)));
+}
+
+// Holds the arrays of a layout (built or mapped from disk) and predicts with them.
+class PredictLayout {
+ public:
+  PredictLayout(int64_t labels, int64_t columns, int64_t block, Array<int32_t> slot, Array<float> dense,
+                Array<int64_t> ptr, Array<uint16_t> label, Array<float> weight)
+      : slot_(std::move(slot)),
+        dense_(std::move(dense)),
+        ptr_(std::move(ptr)),
+        label_(std::move(label)),
+        weight_(std::move(weight)) {
+    const int64_t tiles = (labels + kTile - 1) / kTile;
+    const int64_t blocks = block > 0 ? (labels + block - 1) / block : 0;
+    if (block <= 0 || block % kTile) throw std::invalid_argument("block must be a multiple of the tile");
+    view_ = {labels,
+             columns,
+             tiles ? dense_.size() / (tiles * kTile) : 0,
+             blocks ? (ptr_.size() - 1) / blocks - 1 : 0,
+             block,
+             slot_.data(),
+             dense_.data(),
+             ptr_.data(),
+             label_.data(),
+             weight_.data()};
+    if (slot_.size() != columns || dense_.size() != tiles * kTile * view_.n_dense ||
+        ptr_.size() != blocks * (view_.n_sparse + 1) + 1 || label_.size() != weight_.size() ||
+        ptr_.data()[ptr_.size() - 1] != label_.size()) {
+      throw std::invalid_argument("the arrays of the layout do not fit together");
+    }
+  }
+
+  py::tuple topk(const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
+                 bool normalize, std::optional<float> bias, const Array<float>& scale,
+                 const Array<float>& shift, int64_t k, int threads) const {
+    const auto x = csr_view(view_.columns - (bias ? 1 : 0), indptr, indices, data);
+    if (scale.size() != shift.size() || (scale.size() && scale.size() != view_.tiles() * kTile)) {
+      throw std::invalid_argument("scale and shift must be empty or cover whole tiles");
+    }
+    const Calibration calibration{scale.size() ? scale.data() : nullptr, shift.data()};
+    const int64_t given = std::max<int64_t>(0, std::min(k, view_.labels));
+    py::array_t<int32_t> ids(x.rows * given);
+    py::array_t<float> scores(x.rows * given);
+    int32_t* id = ids.mutable_data();
+    float* score = scores.mutable_data();
+    {
+      py::gil_scoped_release nogil;
+      predict_topk(view_, x, {normalize, bias.has_value(), bias.value_or(0.f)}, calibration, given, threads,
+                   id, score);
+    }
+    return py::make_tuple(std::move(ids), std::move(scores));
+  }
+
+ private:
+  Array<int32_t> slot_;
+  Array<float> dense_;
+  Array<int64_t> ptr_;
+  Array<uint16_t> label_;
+  Array<float> weight_;
+  LayoutView view_;
+};
+
+py::tuple merge(const std::vector<py::tuple>& lists, int64_t k, int threads) {
+  std::vector<CsrView<>> views;
+  for (const auto& list : lists) {
+    views.push_back(csr_view(0, py::cast<Array<int64_t>>(list[0]), py::cast<Array<int32_t>>(list[1]),
+                             py::cast<Array<float>>(list[2])));
+  }
+  const int64_t rows = views.empty() ? 0 : views[0].rows;
+  py::array_t<int32_t> ids(rows * k), counts(rows);
+  py::array_t<float> scores(rows * k);
+  int32_t *id = ids.mutable_data(), *count = counts.mutable_data();
+  float* score = scores.mutable_data();
+  {
+    py::gil_scoped_release nogil;
+    merge_topk(views, k, threads, id, score, count);
+  }
+  return py::make_tuple(std::move(ids), std::move(scores), std::move(counts));
+}
+
+}  // namespace
+
+void bind_predict(py::module_& m) {
+  m.def("build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
+        py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
+        "The arrays of a prediction layout: block, slot, dense, ptr, label, weight.");
+  m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
+  py::class_<PredictLayout>(m, "PredictLayout")
+      .def(py::init<int64_t, int64_t, int64_t, Array<int32_t>, Array<float>, Array<int64_t>, Array<uint16_t>,
+                    Array<float>>(),
+           py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("slot").noconvert(),
+           py::arg("dense").noconvert(), py::arg("ptr").noconvert(), py::arg("label").noconvert(),
+           py::arg("weight").noconvert())
+      .def("topk", &PredictLayout::topk, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
+           py::arg("data").noconvert(), py::arg("normalize"), py::arg("bias"), py::arg("scale").noconvert(),
+           py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));
+}
+
+}  // namespace xmc::bind

@@ -1,0 +1,134 @@
+#include "predict/layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "core/parallel.h"
+
+namespace xmc {
+namespace {
+
+constexpr int64_t kMinBlock = 512;
+constexpr int64_t kMaxBlock = 65536;  // positions are 16 bit
+
+// The smallest block whose table of list starts is not larger than half the postings.
+int64_t choose_block(int64_t labels, int64_t n_sparse, int64_t postings) {
+  const int64_t padded = (labels + kTile - 1) / kTile * kTile;
+  int64_t block = kMinBlock;
+  while (block < kMaxBlock && chunk_count(labels, block) * n_sparse * 8 > postings * 3 + (1 << 20)) {
+    block *= 2;
+  }
+  return std::max<int64_t>(kTile, std::min(block, padded));
+}
+
+}  // namespace
+
+template <class Index>
+void count_columns(const Index* indices, int64_t n, std::vector<int64_t>& counts) {
+  for (int64_t i = 0; i < n; ++i) ++counts[static_cast<size_t>(indices[i])];
+}
+
+LayoutPlan plan_layout(int64_t labels, const std::vector<int64_t>& column_nnz, double min_density,
+                       int64_t budget) {
+  const auto columns = static_cast<int64_t>(column_nnz.size());
+  std::vector<int32_t> order(static_cast<size_t>(columns));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return column_nnz[static_cast<size_t>(a)] > column_nnz[static_cast<size_t>(b)];
+  });
+  const int64_t bytes = (labels + kTile - 1) / kTile * kTile * static_cast<int64_t>(sizeof(float));
+  const int64_t room = bytes ? budget / bytes : 0;
+  LayoutPlan plan;
+  plan.slot.assign(static_cast<size_t>(columns), kEmpty);
+  std::vector<char> is_dense(static_cast<size_t>(columns), 0);
+  for (int32_t c : order) {
+    const auto nnz = column_nnz[static_cast<size_t>(c)];
+    if (plan.n_dense == room || nnz == 0) break;
+    if (static_cast<double>(nnz) < min_density * static_cast<double>(labels)) break;
+    is_dense[static_cast<size_t>(c)] = 1;
+    ++plan.n_dense;
+  }
+  int64_t postings = 0;
+  int32_t next_dense = 0, next_sparse = 0;
+  for (size_t c = 0; c < column_nnz.size(); ++c) {
+    if (is_dense[c]) {
+      plan.slot[c] = next_dense++;
+    } else if (column_nnz[c]) {
+      plan.slot[c] = -2 - next_sparse++;
+      postings += column_nnz[c];
+    }
+  }
+  plan.n_sparse = next_sparse;
+  plan.block = choose_block(labels, plan.n_sparse, postings);
+  return plan;
+}
+
+LayoutBuilder::LayoutBuilder(int64_t labels_, LayoutPlan plan_)
+    : plan(std::move(plan_)),
+      labels(labels_),
+      dense(chunk_count(labels_, kTile) * plan.n_dense * kTile),
+      ptr(static_cast<size_t>(chunk_count(labels_, plan.block) * (plan.n_sparse + 1) + 1), 0) {}
+
+template <class Index>
+void LayoutBuilder::count(int64_t first_label, const CsrView<Index>& rows) {
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    int64_t* counts = ptr.data() + (first_label + r) / plan.block * (plan.n_sparse + 1);
+    for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
+      const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
+      if (slot < kEmpty) ++counts[-2 - slot];
+    }
+  }
+}
+
+void LayoutBuilder::start_fill() {
+  int64_t total = 0;
+  for (int64_t& entry : ptr) {
+    const int64_t count = entry;
+    entry = total;  // a list's start; fill() moves it to its end
+    total += count;
+  }
+  label.resize(static_cast<size_t>(total));
+  weight.resize(static_cast<size_t>(total));
+}
+
+template <class Index>
+void LayoutBuilder::fill(int64_t first_label, const CsrView<Index>& rows, int threads) {
+  const int64_t first_block = first_label / plan.block;
+  const int64_t last_block = rows.rows ? (first_label + rows.rows - 1) / plan.block + 1 : first_block;
+  parallel_for(last_block - first_block, threads, [&](int64_t unit, int) {
+    const int64_t b = first_block + unit;
+    const int64_t from = std::max<int64_t>(b * plan.block - first_label, 0);
+    const int64_t to = std::min<int64_t>((b + 1) * plan.block - first_label, rows.rows);
+    int64_t* next = ptr.data() + b * (plan.n_sparse + 1);
+    for (int64_t r = from; r < to; ++r) {
+      const int64_t l = first_label + r;
+      float* tile = dense.data() + l / kTile * plan.n_dense * kTile + l % kTile;
+      for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
+        const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
+        if (slot >= 0) {
+          tile[slot * kTile] = rows.data[p];
+        } else {
+          const int64_t at = next[-2 - slot]++;
+          label[static_cast<size_t>(at)] = static_cast<uint16_t>(l - b * plan.block);
+          weight[static_cast<size_t>(at)] = rows.data[p];
+        }
+      }
+    }
+  });
+}
+
+void LayoutBuilder::finish() {
+  // Each list's entry holds its end, which is the next one's start.
+  for (size_t i = ptr.size() - 1; i > 0; --i) ptr[i] = ptr[i - 1];
+  ptr[0] = 0;
+}
+
+template void count_columns(const int32_t*, int64_t, std::vector<int64_t>&);
+template void count_columns(const uint16_t*, int64_t, std::vector<int64_t>&);
+template void LayoutBuilder::count(int64_t, const CsrView<int32_t>&);
+template void LayoutBuilder::count(int64_t, const CsrView<uint16_t>&);
+template void LayoutBuilder::fill(int64_t, const CsrView<int32_t>&, int);
+template void LayoutBuilder::fill(int64_t, const CsrView<uint16_t>&, int);
+
+}  // namespace xmc

@@ -1,0 +1,308 @@
+"""Exact top-k prediction, merging, calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from reference import predict as reference
+from xmc_fast import _core
+from xmc_fast.data import read_xmc
+from xmc_fast.model import ModelFormatError, SparseModel, merge_topk
+from xmc_fast.model import predict as layout_module
+
+
+def weights_like_trained(labels, columns, rng, full=0.2):
+    """Some columns nearly full, the others nearly empty, as one-vs-all training leaves them."""
+    density = np.where(rng.random(columns) < full, 0.95, 0.02)
+    W = rng.normal(size=(labels, columns)).astype(np.float32)
+    W[rng.random(W.shape) >= density] = 0
+    return W
+
+
+def rows(n, columns, rng, density=0.2):
+    X = rng.random((n, columns)).astype(np.float32)
+    X[rng.random(X.shape) >= density] = 0
+    if n:
+        X[0] = 0  # an empty row
+    return X
+
+
+def assert_exact(top, S, k):
+    """Same scores as the reference; same labels wherever scores differ by more than rounding."""
+    ids, best = reference.top_k(S, k)
+    k = ids.shape[1]
+    assert top.shape == S.shape
+    np.testing.assert_array_equal(np.diff(top.indptr), k)
+    got, value = top.indices.reshape(-1, k), top.data.reshape(-1, k)
+    tolerance = 2e-5 * max(1.0, np.abs(S).max(initial=0))
+    np.testing.assert_allclose(value, best, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(value, np.take_along_axis(S, got, axis=1), rtol=0, atol=tolerance)
+    assert all(len(set(row)) == k for row in got.tolist())
+    assert np.all((np.diff(value, axis=1) < 0) | ((np.diff(value, axis=1) == 0) & (np.diff(got, axis=1) > 0)))
+    clear = np.abs(np.diff(reference.top_k(S, k + 1)[1], axis=1)) > 2 * tolerance
+    if clear.shape[1] == k:
+        firm = clear & np.hstack([np.ones((len(S), 1), bool), clear[:, :-1]])
+        assert np.array_equal(got[firm], ids[firm])
+
+
+@pytest.mark.parametrize("labels", [1, 2, 63, 64, 65, 127, 129, 511, 512, 513, 1100])
+def test_matches_the_reference(simd, labels):
+    rng = np.random.default_rng(labels)
+    W = weights_like_trained(labels, 41, rng)
+    X = rows(37, 40, rng)
+    for normalize, bias in [(False, None), (True, None), (True, 1.5)]:
+        part = W if bias is not None else W[:, :40]
+        model = SparseModel(sp.csr_matrix(part), bias=bias, normalize=normalize)
+        S = reference.scores(part, X, bias=bias, normalize=normalize)
+        for k in (1, 5, labels + 3):
+            assert_exact(model.predict(sp.csr_matrix(X), k), S, k)
+
+
+@pytest.mark.parametrize("full", [0.0, 0.5, 1.0])
+def test_dense_and_sparse_columns(simd, full):
+    """All columns of one kind, or mixed, give the same scores."""
+    rng = np.random.default_rng(3)
+    W = weights_like_trained(300, 50, rng, full)
+    X = rows(20, 50, rng)
+    assert_exact(SparseModel(sp.csr_matrix(W)).predict(X, 7), reference.scores(W, X), 7)
+
+
+def test_empty_sizes():
+    rng = np.random.default_rng(0)
+    W = weights_like_trained(70, 9, rng)
+    model = SparseModel(sp.csr_matrix(W))
+    assert model.predict(np.zeros((0, 9)), 3).shape == (0, 70)
+    assert model.predict(np.zeros((2, 9)), 0).nnz == 0
+    top = model.predict(sp.csr_matrix((2, 9)), 3)  # all scores zero: the lowest ids
+    np.testing.assert_array_equal(top.indices, [0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(top.data, 0)
+    for shape in [(0, 9), (3, 0), (0, 0)]:
+        empty = SparseModel(sp.csr_matrix(shape, dtype=np.float32))
+        assert empty.predict(np.zeros((2, shape[1])), 2).shape == (2, shape[0])
+        assert empty.predict(np.zeros((2, shape[1])), 2).nnz == 2 * min(2, shape[0])
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_ties_and_missing(simd, kind):
+    """Equal scores go by the lower label; a NaN weight ranks its label last, an infinite one works."""
+    labels = 200
+    W = np.zeros((labels, 40), np.float32)
+    if kind == "dense":
+        W[:, 0] = 1
+        W[[7, 100], 0] = 2
+        W[3, 0], W[150, 0], W[151, 0] = np.nan, np.inf, -np.inf
+        finite = [7, 100, 0, 1]
+    else:
+        W[[7, 100], 0] = 2
+        W[3, 0], W[150, 0], W[151, 0] = np.nan, np.inf, -np.inf
+        finite = [7, 100, 0, 1]
+    model = SparseModel(sp.csr_matrix(W))
+    x = np.zeros((1, 40))
+    x[0, 0] = 1
+    top = model.predict(x, labels)
+    assert top.indices[:5].tolist() == [150, *finite]
+    assert top.indices[-2:].tolist() == [151, 3]
+    assert np.isnan(top.data[-1])
+    np.testing.assert_array_equal(top.data[1:3], 2)
+
+
+def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
+    rng = np.random.default_rng(5)
+    W = sp.csr_matrix(weights_like_trained(1500, 300, rng))
+    X = sp.csr_matrix(rows(700, 300, rng, 0.1))
+    expected = SparseModel(W).predict(X, 5, n_jobs=1)
+
+    def same(other):
+        assert other.indices.tobytes() == expected.indices.tobytes()
+        assert other.data.tobytes() == expected.data.tobytes()
+
+    for threads in (2, 3, 7):
+        same(SparseModel(W).predict(X, 5, n_jobs=threads))
+    same(SparseModel([W[:1], W[1:700], W[700:700], W[700:]]).predict(X, 5))
+    same(sp.vstack([SparseModel(W).predict(X[i : i + 97], 5) for i in range(0, 700, 97)]).tocsr())
+    whole = layout_module.build_layout(SparseModel(W).blocks, *W.shape, 1)
+    assert whole["block"][0] == 512
+    monkeypatch.setattr(layout_module, "MIN_DENSITY", 2.0)
+    postings = SparseModel(W).predict(X, 5)
+    np.testing.assert_allclose(postings.data, expected.data, atol=1e-4)
+
+
+def test_block_size_does_not_change_bits():
+    """Postings cut into other blocks give the same bits."""
+    rng = np.random.default_rng(6)
+    W = sp.csr_matrix(weights_like_trained(2000, 100, rng))
+    X = sp.csr_matrix(rows(50, 100, rng))
+    model = SparseModel(W)
+    arrays = layout_module.build_layout(model.blocks, *W.shape, 1)
+    expected = model.predict(X, 6)
+    slots = arrays["slot"]
+    sparse = np.flatnonzero(slots < -1)
+    for block in (64, 1024, 2048):
+        pieces = [W[i : i + block].tocsc()[:, sparse] for i in range(0, 2000, block)]
+        starts = np.cumsum([0] + [p.nnz for p in pieces])
+        ptr = np.concatenate([p.indptr + s for p, s in zip(pieces, starts, strict=False)] + [starts[-1:]])
+        predictor = _core.PredictLayout(
+            2000,
+            100,
+            block,
+            slots,
+            arrays["dense"],
+            ptr.astype(np.int64),
+            np.concatenate([p.indices for p in pieces]).astype(np.uint16),
+            np.concatenate([p.data for p in pieces]),
+        )
+        none = np.empty(0, np.float32)
+        ids, values = predictor.topk(
+            X.indptr.astype(np.int64), X.indices, X.data, False, None, none, none, 6, 2
+        )
+        assert ids.tobytes() == expected.indices.tobytes()
+        assert values.tobytes() == expected.data.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_mapped_and_prepared_models_predict_the_same(tmp_path, dtype):
+    rng = np.random.default_rng(7)
+    W = sp.csr_matrix(weights_like_trained(600, 80, rng))
+    X = rows(30, 79, rng)
+    model = SparseModel(W, bias=1.0, normalize=True).astype(dtype)
+    expected = model.predict(X, 5)
+    for prepared in (False, True):
+        model.save(tmp_path / "m", prepared=prepared)
+        for mmap in (False, True):
+            top = SparseModel.load(tmp_path / "m", mmap=mmap).predict(X, 5)
+            assert top.indices.tobytes() == expected.indices.tobytes()
+            assert top.data.tobytes() == expected.data.tobytes()
+    path = tmp_path / "m" / "layout.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ModelFormatError, match=r"layout.safetensors.*truncated"):
+        SparseModel.load(tmp_path / "m")
+
+
+def test_predict_one_agrees(simd):
+    rng = np.random.default_rng(8)
+    W = sp.csr_matrix(weights_like_trained(300, 60, rng))
+    X = sp.csr_matrix(rows(10, 59, rng))
+    model = SparseModel(W, bias=0.5, normalize=True)
+    top = model.predict(X, 4)
+    for i in range(10):
+        row = X[i]
+        for x in (row, row.toarray()[0], (row.indices, row.data)):
+            ids, values = model.predict_one(x, 4)
+            np.testing.assert_array_equal(ids, top.indices[4 * i : 4 * i + 4])
+            np.testing.assert_array_equal(values, top.data[4 * i : 4 * i + 4])
+    with pytest.raises(ValueError, match="ascending"):
+        model.predict_one(([3, 3], [1.0, 1.0]), 1)
+    with pytest.raises(ValueError, match="ascending"):
+        model.predict_one(([59], [1.0]), 1)
+    with pytest.raises(ValueError, match="one row"):
+        model.predict_one(X, 1)
+
+
+def test_input_errors():
+    model = SparseModel(sp.csr_matrix((3, 4), dtype=np.float32))
+    with pytest.raises(ValueError, match="X has 5 columns, expected 4"):
+        model.predict(np.zeros((1, 5)), 1)
+    with pytest.raises(ValueError, match="k must be at least 0"):
+        model.predict(np.zeros((1, 4)), -1)
+    with pytest.raises(ValueError, match="calibrate"):
+        model.predict(np.zeros((1, 4)), 1, proba=True)
+
+
+def test_merge_of_shards_is_the_whole():
+    rng = np.random.default_rng(9)
+    W = sp.csr_matrix(weights_like_trained(500, 40, rng, 1.0))
+    X = rows(300, 40, rng)
+    whole = SparseModel(W).predict(X, 6)
+    shards = [SparseModel(part).predict(X, 6) for part in (W[:3], W[3:200], W[200:])]
+    for threads in (1, 2):
+        merged = merge_topk(shards, 6, first_labels=[0, 3, 200], n_jobs=threads)
+        np.testing.assert_array_equal(merged.indptr, whole.indptr)
+        np.testing.assert_array_equal(merged.indices, whole.indices)
+        # A shard's columns may be dense where the whole's are sparse: same sums in another order.
+        np.testing.assert_allclose(merged.data, whole.data, rtol=1e-5)
+
+
+def test_merge_of_an_ensemble_adds_up():
+    rng = np.random.default_rng(10)
+    A, B = (sp.random(50, 30, 0.3, "csr", np.float32, random_state=rng) for _ in range(2))
+    merged = merge_topk([A, B], 4)
+    total = (A + B).tocsr()
+    for i in range(50):
+        ids, values = total[i].indices, total[i].data
+        order = np.lexsort((ids, -values))[:4]
+        lo, hi = merged.indptr[i], merged.indptr[i + 1]
+        np.testing.assert_array_equal(merged.indices[lo:hi], ids[order])
+        np.testing.assert_array_equal(merged.data[lo:hi], values[order])
+    with pytest.raises(ValueError, match="rows"):
+        merge_topk([A, B[:3]], 4)
+    with pytest.raises(ValueError, match="first_labels"):
+        merge_topk([A, B[:, :3]], 4)
+
+
+# Calibration
+
+
+def log_loss(p, y):
+    p = np.clip(p, 1e-7, 1 - 1e-7)
+    return float(-np.mean(np.where(y, np.log(p), np.log(1 - p))))
+
+
+def calibration_error(p, y, bins=15):
+    """Expected calibration error over equal-width bins."""
+    place = np.minimum((p * bins).astype(int), bins - 1)
+    return sum(abs(p[place == b].sum() - y[place == b].sum()) for b in range(bins)) / len(p)
+
+
+def test_calibration_on_real_data(data_dir, tmp_path):
+    """Probabilities fitted on one half of the test rows are better on the other half than raw sigmoids."""
+    X, Y = read_xmc(data_dir("stackex-cs") / "train.txt.xz")
+    Xt, Yt = read_xmc(data_dir("stackex-cs") / "test.txt.xz")
+    from sklearn.linear_model import Ridge
+
+    W = Ridge(alpha=3.0, fit_intercept=False).fit(X, Y.toarray() * 2 - 1).coef_
+    model = SparseModel(sp.csr_matrix(W.astype(np.float32)))
+    half = Xt.shape[0] // 2
+    model.calibrate(Xt[:half], Yt[:half])
+    top = model.predict(Xt[half:], 20)
+    y = np.asarray(Yt[half:].toarray(), bool)[np.repeat(np.arange(top.shape[0]), 20), top.indices]
+    p = model.predict(Xt[half:], 20, proba=True)
+    y_p = np.asarray(Yt[half:].toarray(), bool)[np.repeat(np.arange(p.shape[0]), 20), p.indices]
+    raw = 1 / (1 + np.exp(-top.data))
+    assert log_loss(p.data, y_p) < 0.5 * log_loss(raw, y)
+    assert calibration_error(p.data, y_p) < 0.03
+    assert calibration_error(raw, y) > 0.1
+    # The per-label part helps over the global pair alone.
+    common = SparseModel(model.blocks).calibrate(Xt[:half], Yt[:half], min_positives=10**9)
+    q = common.predict(Xt[half:], 20, proba=True)
+    y_q = np.asarray(Yt[half:].toarray(), bool)[np.repeat(np.arange(q.shape[0]), 20), q.indices]
+    assert log_loss(p.data, y_p) < log_loss(q.data, y_q) + 1e-3
+    np.testing.assert_array_equal(q.indices, top.indices)  # one common monotone map keeps the order
+    model.save(tmp_path / "m")
+    loaded = SparseModel.load(tmp_path / "m").predict(Xt[half:], 20, proba=True)
+    assert loaded.data.tobytes() == p.data.tobytes()
+
+
+def test_calibrated_ranking_is_by_probability(simd):
+    rng = np.random.default_rng(11)
+    W = sp.csr_matrix(weights_like_trained(200, 50, rng))
+    X = rows(400, 50, rng)
+    S = reference.scores(W.toarray(), X)
+    Y = sp.csr_matrix(rng.random(S.shape) < 1 / (1 + np.exp(-(2 * S - 1 + 2 * np.sin(np.arange(200))))))
+    model = SparseModel(W).calibrate(X, Y, candidates=200)
+    c = model.calibration
+    P = 1 / (1 + np.exp(-(S * c.scale + c.shift)))
+    top = model.predict(X, 5, proba=True)
+    np.testing.assert_allclose(top.data.reshape(-1, 5), reference.top_k(P, 5)[1], atol=1e-5)
+    assert np.all(c.scale > 0)
+    assert abs(np.median(c.scale) - 2) < 0.3
+    assert np.corrcoef(c.shift, -1 + 2 * np.sin(np.arange(200)))[0, 1] > 0.95
+
+
+def test_calibration_errors():
+    model = SparseModel(sp.csr_matrix(np.eye(3, dtype=np.float32)))
+    with pytest.raises(ValueError, match="relevant and irrelevant"):
+        model.calibrate(np.eye(3), np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="X has 3 rows, Y has 2"):
+        model.calibrate(np.eye(3), np.eye(3)[:2])
