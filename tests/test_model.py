@@ -146,15 +146,15 @@ def test_damaged_block_is_named(tmp_path, mmap, damage, message):
 )
 def test_damaged_manifest_is_named(tmp_path, change, message):
     small_model().save(tmp_path / "m")
-    path = tmp_path / "m" / "model.json"
+    path = tmp_path / "m" / "manifest.json"
     manifest = {**json.loads(path.read_text()), **change}
     path.write_text(json.dumps({k: v for k, v in manifest.items() if v is not None}))
-    with pytest.raises(xm.ModelFormatError, match=rf"model.json.*{message}"):
+    with pytest.raises(xm.ModelFormatError, match=rf"manifest.json.*{message}"):
         SparseModel.load(tmp_path / "m")
 
 
 def test_truncated_manifest_names_and_missing_folder(tmp_path):
-    with pytest.raises(xm.ModelFormatError, match=r"model.json.*missing"):
+    with pytest.raises(xm.ModelFormatError, match=r"manifest.json.*missing"):
         SparseModel.load(tmp_path / "nothing")
     small_model().save(tmp_path / "m")
     names = tmp_path / "m" / "label_names.json"
@@ -164,9 +164,9 @@ def test_truncated_manifest_names_and_missing_folder(tmp_path):
     names.unlink()
     with pytest.raises(xm.ModelFormatError, match=r"label_names.json.*missing"):
         SparseModel.load(tmp_path / "m")
-    damage_cut(tmp_path / "m" / "model.json")
-    (tmp_path / "m" / "model.json").write_text('{"format":')
-    with pytest.raises(xm.ModelFormatError, match=r"model.json.*not JSON"):
+    damage_cut(tmp_path / "m" / "manifest.json")
+    (tmp_path / "m" / "manifest.json").write_text('{"format":')
+    with pytest.raises(xm.ModelFormatError, match=r"manifest.json.*not JSON"):
         SparseModel.load(tmp_path / "m")
 
 

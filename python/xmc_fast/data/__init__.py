@@ -10,6 +10,7 @@ from xmc_fast.data._filter import filter_labels, read_filter, reciprocal_pairs
 from xmc_fast.data._io import read_lines
 from xmc_fast.data._parse import Dataset
 from xmc_fast.data._sparse import read_libsvm, read_pair, read_xmc, write_xmc
+from xmc_fast.data._stream import iter_xmc
 from xmc_fast.data._synthetic import make_synthetic
 from xmc_fast.data._text import TextDataset, read_jsonl, read_npz, read_text
 
@@ -22,6 +23,7 @@ __all__ = [
     "describe",
     "filter_labels",
     "fit_power_law",
+    "iter_xmc",
     "load_demo",
     "make_synthetic",
     "read_filter",

@@ -2,7 +2,7 @@
 
 ``block-00000.safetensors``  the weights of consecutive labels as CSR: ``indptr`` int64, ``indices`` uint16
 where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
-``model.json``               format version, shapes, bias, normalisation, training parameters, and for each
+``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
 block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
 """
 
@@ -29,7 +29,7 @@ from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, wri
 
 FORMAT = "xmc_fast.sparse_model"
 FORMAT_VERSION = 1
-MANIFEST = "model.json"
+MANIFEST = "manifest.json"
 _BLOCK_NAME = re.compile(r"block-(\d+)\.safetensors")
 
 
@@ -223,6 +223,11 @@ def write_manifest(
     path = folder / MANIFEST
     write_text(path, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
     return path
+
+
+def is_model_folder(directory: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder with a model's manifest."""
+    return (Path(directory) / MANIFEST).is_file()
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:

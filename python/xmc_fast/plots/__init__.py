@@ -1,5 +1,6 @@
 """Pictures: functions that take and return a matplotlib Axes (install the extra ``[plots]``)."""
 
 from xmc_fast.plots.data import label_distribution
+from xmc_fast.plots.model import pruning_curve, reliability, weight_histogram
 
-__all__ = ["label_distribution"]
+__all__ = ["label_distribution", "pruning_curve", "reliability", "weight_histogram"]
