@@ -11,101 +11,126 @@ namespace {
 
 constexpr int64_t kLabels = 32;  // per block
 
-// A dense row to add sparse ones into, with the list of the columns in use.
-struct Accumulator {
-  std::vector<float> sum;
-  std::vector<int32_t> stamp;  // the last label that used the column, plus 1
-  std::vector<int32_t> used;
+size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
 
+// u_l in a dense row of D cells that need no clearing between labels.
+class LabelSum {
+ public:
   void gather(const CsrView<>& X, const CsrView<>& positives, int64_t label) {
-    if (sum.empty()) {
-      sum.resize(static_cast<size_t>(X.cols));
-      stamp.resize(static_cast<size_t>(X.cols));
-    }
-    used.clear();
-    const auto tag = static_cast<int32_t>(label + 1);
+    if (cells_.empty()) cells_.resize(at(X.cols), {0.f, 0});
+    stamp_ = static_cast<int32_t>(label + 1);
+    size_ = 0;
     for (int64_t p = positives.begin(label); p < positives.end(label); ++p) {
       const int64_t row = positives.indices[p];
+      used_.resize(std::max(used_.size(), at(size_ + X.size(row))));
+      int32_t* used = used_.data();
+      // Without a branch: whether a column is new cannot be predicted.
       for (int64_t e = X.begin(row); e < X.end(row); ++e) {
-        const auto column = static_cast<size_t>(X.indices[e]);
-        const float value = X.data[e];
-        if (stamp[column] == tag) {
-          sum[column] += value;
-        } else {
-          stamp[column] = tag;
-          sum[column] = value;
-          used.push_back(static_cast<int32_t>(column));
-        }
+        const int32_t column = X.indices[e];
+        Cell& cell = cells_[at(column)];
+        const bool fresh = cell.stamp != stamp_;
+        used[size_] = column;
+        size_ += fresh;
+        cell.sum = (fresh ? 0.f : cell.sum) + X.data[e];
+        cell.stamp = stamp_;
       }
     }
   }
 
-  float norm() const {
+  int64_t size() const { return size_; }
+
+  // The (at most max_features largest) entries, scaled to norm 1, by column; false if their norm is 0.
+  bool write(int64_t max_features, int32_t* indices, float* values) {
+    int64_t n = size_;
+    if (n > max_features) {
+      n = max_features;
+      std::nth_element(used_.begin(), used_.begin() + n, used_.begin() + size_, [&](int32_t a, int32_t b) {
+        const float x = std::abs(cells_[at(a)].sum), y = std::abs(cells_[at(b)].sum);
+        return x != y ? x > y : a < b;
+      });
+    }
+    sort(n);
     double total = 0;
-    for (const int32_t column : used) {
-      const double value = sum[static_cast<size_t>(column)];
+    for (int64_t k = 0; k < n; ++k) {
+      const double value = cells_[at(used_[at(k)])].sum;
       total += value * value;
     }
-    return static_cast<float>(std::sqrt(total));
+    const auto norm = static_cast<float>(std::sqrt(total));
+    if (!(norm > 0)) return false;
+    for (int64_t k = 0; k < n; ++k) {
+      indices[k] = used_[at(k)];
+      values[k] = cells_[at(used_[at(k)])].sum / norm;
+    }
+    return true;
   }
 
+ private:
   // Ascending; a row that uses many columns is found by scanning rather than by sorting.
-  void sort_used(int64_t label) {
-    if (used.size() * 16 < stamp.size()) {
-      std::sort(used.begin(), used.end());
+  void sort(int64_t n) {
+    if (n < size_ || n * 16 < static_cast<int64_t>(cells_.size())) {
+      std::sort(used_.begin(), used_.begin() + n);
       return;
     }
-    const auto tag = static_cast<int32_t>(label + 1);
     size_t out = 0;
-    for (size_t column = 0; column < stamp.size(); ++column) {
-      if (stamp[column] == tag) used[out++] = static_cast<int32_t>(column);
+    for (size_t column = 0; column < cells_.size(); ++column) {
+      if (cells_[column].stamp == stamp_) used_[out++] = static_cast<int32_t>(column);
     }
   }
-};
 
-void for_each_label(const CsrView<>& X, const CsrView<>& positives, int threads,
-                    const std::function<void(int64_t, Accumulator&)>& fn) {
-  std::vector<Accumulator> scratch(static_cast<size_t>(std::max(threads, 1)));
-  parallel_for(chunk_count(positives.rows, kLabels), threads, [&](int64_t block, int thread) {
-    Accumulator& u = scratch[static_cast<size_t>(thread)];
-    const int64_t end = std::min(positives.rows, (block + 1) * kLabels);
-    for (int64_t label = block * kLabels; label < end; ++label) {
-      u.gather(X, positives, label);
-      fn(label, u);
-    }
-  });
-}
+  struct Cell {
+    float sum;
+    int32_t stamp;  // the label whose sum this is, plus 1
+  };
+  std::vector<Cell> cells_;
+  std::vector<int32_t> used_;
+  int64_t size_ = 0;
+  int32_t stamp_ = 0;
+};
 
 }  // namespace
 
-Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int threads) {
-  // Twice over the data, once to count, so that the peak is the result and not two of it.
+Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int64_t max_features, int threads) {
+  const int64_t n_labels = positives.rows;
+  const int64_t most = max_features > 0 ? max_features : X.cols;
+  const int64_t blocks = chunk_count(n_labels, kLabels);
+  std::vector<LabelSum> scratch(at(std::max(threads, 1)));
+  std::vector<std::vector<int32_t>> indices(at(blocks));
+  std::vector<std::vector<float>> values(at(blocks));
   Centroids v;
-  v.indptr.assign(static_cast<size_t>(positives.rows) + 1, 0);
-  for_each_label(X, positives, threads, [&](int64_t label, Accumulator& u) {
-    v.indptr[static_cast<size_t>(label) + 1] = u.norm() > 0 ? static_cast<int64_t>(u.used.size()) : 0;
-  });
-  for (size_t l = 1; l < v.indptr.size(); ++l) v.indptr[l] += v.indptr[l - 1];
-  v.indices.resize(static_cast<size_t>(v.indptr.back()));
-  v.values.resize(v.indices.size());
-  for_each_label(X, positives, threads, [&](int64_t label, Accumulator& u) {
-    const float norm = u.norm();
-    if (!(norm > 0)) return;
-    u.sort_used(label);
-    auto out = static_cast<size_t>(v.indptr[static_cast<size_t>(label)]);
-    for (const int32_t column : u.used) {
-      v.indices[out] = column;
-      v.values[out++] = u.sum[static_cast<size_t>(column)] / norm;
+  v.indptr.assign(at(n_labels) + 1, 0);
+  parallel_for(blocks, threads, [&](int64_t block, int thread) {
+    LabelSum& u = scratch[at(thread)];
+    auto& own_indices = indices[at(block)];
+    auto& own_values = values[at(block)];
+    const int64_t end = std::min(n_labels, (block + 1) * kLabels);
+    for (int64_t label = block * kLabels; label < end; ++label) {
+      u.gather(X, positives, label);
+      const size_t old = own_indices.size(), n = at(std::min(u.size(), most));
+      own_indices.resize(old + n);
+      own_values.resize(old + n);
+      if (u.write(most, own_indices.data() + old, own_values.data() + old)) {
+        v.indptr[at(label) + 1] = static_cast<int64_t>(n);
+      } else {
+        own_indices.resize(old);
+        own_values.resize(old);
+      }
     }
+    own_indices.shrink_to_fit();
+    own_values.shrink_to_fit();
+  });
+  for (int64_t l = 0; l < n_labels; ++l) v.indptr[at(l) + 1] += v.indptr[at(l)];
+  v.indices.resize(at(v.indptr.back()));
+  v.values.resize(v.indices.size());
+  parallel_for(blocks, threads, [&](int64_t block, int) {
+    const auto start = static_cast<std::ptrdiff_t>(v.indptr[at(block * kLabels)]);
+    std::copy(indices[at(block)].begin(), indices[at(block)].end(), v.indices.begin() + start);
+    std::copy(values[at(block)].begin(), values[at(block)].end(), v.values.begin() + start);
+    indices[at(block)] = {};  // so that the peak stays near one copy
+    values[at(block)] = {};
   });
   return v;
-}
-
-std::vector<float> centroid_norms(const CsrView<>& X, const CsrView<>& positives, int threads) {
-  std::vector<float> norms(static_cast<size_t>(positives.rows));
-  for_each_label(X, positives, threads,
-                 [&](int64_t label, Accumulator& u) { norms[static_cast<size_t>(label)] = u.norm(); });
-  return norms;
 }
 
 }  // namespace xmc

@@ -3,7 +3,7 @@
 // without rows has the zero vector and norm 0.
 //
 // X: n x D. positives: L x n, binary (data is ignored), the transpose of the label matrix.
-// Scratch: 8 D bytes per thread; the product Y^T X is stored only where it is the result.
+// Scratch: 8 D bytes per thread.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,14 @@ struct Centroids {  // CSR L x D, columns ascending, rows of norm 1 (or empty)
   std::vector<int64_t> indptr;
   std::vector<int32_t> indices;
   std::vector<float> values;
+
+  CsrView<> view(int64_t cols) const {
+    return {static_cast<int64_t>(indptr.size()) - 1, cols, indptr.data(), indices.data(), values.data()};
+  }
 };
 
-Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int threads);
-
-// |u_l| for each label, without storing u.
-std::vector<float> centroid_norms(const CsrView<>& X, const CsrView<>& positives, int threads);
+// max_features > 0 keeps only that many of the largest |u_lj| of a label (ties: lower column), the rest
+// counts as 0; 0 keeps all.
+Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int64_t max_features, int threads);
 
 }  // namespace xmc

@@ -3,20 +3,22 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "cluster/centroids.h"
+#include "cluster/gram.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 
 namespace xmc {
 namespace {
 
-constexpr int64_t kCompact = int64_t{1}
-                             << 22;  // node entries up to which rows are copied and columns renumbered
-constexpr int64_t kScatter = int64_t{1} << 22;  // entries per partial sum of a large node,
+constexpr int64_t kSample = 256;                // labels that a large node's start is made from,
+constexpr int kLargeRounds = 6;                 // and the most rounds from there
+constexpr int64_t kScatter = int64_t{1} << 21;  // entries per partial sum of a large node,
 constexpr int64_t kMaxPartial = 8;              // and how many such sums at most
-constexpr int64_t kRows = 2048;                 // rows per block of dot products
-constexpr size_t kManyNodes = 16;               // from so many nodes on, threads take nodes instead of rows
+constexpr int64_t kLabels = 512;                // labels per block of dot products
+constexpr size_t kManyNodes = 16;               // from so many nodes on, threads take nodes instead of labels
 
 size_t at(int64_t i) {
   return static_cast<size_t>(i);
@@ -25,6 +27,7 @@ size_t at(int64_t i) {
 struct Node {
   int64_t first;
   int64_t size;
+  uint64_t depth;
 };
 
 // How many labels go to side 1. Halves, but never a child of C + 1 labels for even C (it would leave a leaf
@@ -54,241 +57,192 @@ float norm_of(const std::vector<float>& x) {
   return static_cast<float>(std::sqrt(total));
 }
 
-// Splits one node; kept per thread for its buffers.
+// Splits nodes; one per thread, for its buffers.
 class Splitter {
  public:
-  Splitter(const CsrView<>& X, const CsrView<>& positives, const std::vector<float>& norms,
-           const LabelTreeOptions& options)
-      : X_(X), positives_(positives), norms_(norms), options_(options) {}
+  Splitter(const CsrView<>& V, const LabelTreeOptions& options) : V_(V), options_(options), gram_(V) {}
 
-  // Reorders labels[0 .. n) so that side 1 comes first, both sides ascending; returns the size of side 1.
-  int64_t split(int32_t* labels, int64_t n, uint64_t seed, int threads) {
+  // Reorders labels[0 .. n), n > kGramLabels, so that side 1 comes first, both sides ascending; returns the
+  // size of side 1.
+  int64_t split_large(int32_t* labels, int64_t n, uint64_t seed, int threads) {
     labels_ = labels;
-    n_ = n;
     threads_ = threads;
-    load_node();
-    const int64_t ones = side_one(n, options_.max_leaf);
+    entries_ = 0;
+    for (int64_t l = 0; l < n; ++l) entries_ += V_.size(labels[l]);
+    weight_.assign(at(n), 0.f);
     side_.assign(at(n), 0);
-    start(seed);
-    std::vector<float> one(at(features_)), all(at(features_));
-    std::fill(weight_.begin(), weight_.end(), 0.f);
-    for (int64_t l = 0; l < n; ++l) add_label(l, 1.f);
-    scatter(all);
+    const int64_t ones = side_one(n, options_.max_leaf);
+    start_from_sample(ones, seed);
+    one_.assign(at(V_.cols), 0.f);
+    two_.assign(at(V_.cols), 0.f);
     double objective = 0;
     for (int iteration = 0;; ++iteration) {
-      const int64_t changed = assign(ones);
-      if (changed == 0 && iteration > 0) break;
-      scatter(one);
-      two_.resize(one.size());
-      for (size_t j = 0; j < one.size(); ++j) two_[j] = all[j] - one[j];
-      const float norm_one = norm_of(one), norm_two = norm_of(two_);
+      score_labels();
+      assign_sides(ranked_, ones, side_.data(), changed_);
+      if (changed_.empty() || iteration + 1 >= std::min(kLargeRounds, options_.max_iterations)) break;
+      if (iteration == 0) {  // both sums; later only what changed
+        for (int64_t l = 0; l < n; ++l) weight_[at(l)] = side_[at(l)] ? 0.f : 1.f;
+        scatter(two_);
+        for (int64_t l = 0; l < n; ++l) weight_[at(l)] = side_[at(l)] ? 1.f : 0.f;
+        scatter(one_);
+      } else {
+        for (const int32_t l : changed_) weight_[at(l)] = side_[at(l)] ? 1.f : -1.f;
+        w_.assign(at(V_.cols), 0.f);
+        scatter(w_);
+        for (size_t j = 0; j < w_.size(); ++j) {
+          one_[j] += w_[j];
+          two_[j] -= w_[j];
+        }
+      }
+      const float norm_one = norm_of(one_), norm_two = norm_of(two_);
       const double now = static_cast<double>(norm_one) + norm_two;
-      if (iteration + 1 >= options_.max_iterations || now - objective <= options_.tolerance * objective)
-        break;
+      if (now - objective <= options_.tolerance * objective) break;
       objective = now;
       const float a = norm_one > 0 ? 1 / norm_one : 0, b = norm_two > 0 ? 1 / norm_two : 0;
-      for (size_t j = 0; j < one.size(); ++j) w_[j] = a * one[j] - b * two_[j];
+      for (size_t j = 0; j < w_.size(); ++j) w_[j] = a * one_[j] - b * two_[j];
     }
-    std::vector<int32_t> second;
-    second.reserve(at(n - ones));
-    int64_t out = 0;
-    for (int64_t l = 0; l < n; ++l) {
-      if (side_[at(l)]) {
-        labels[out++] = labels[l];
-      } else {
-        second.push_back(labels[l]);
+    return partition(labels, n, side_.data());
+  }
+
+  // The whole subtree of a node of at most kGramLabels labels; leaf starts are appended to `leaves`.
+  void split_small(int32_t* order, const Node& node, uint64_t (*seed_of)(uint64_t, const Node&),
+                   std::vector<int64_t>& leaves) {
+    int32_t* labels = order + node.first;
+    gram_.load(labels, node.size);
+    const std::vector<int32_t> own(labels, labels + node.size);
+    std::vector<int32_t> members(own.size());
+    for (size_t k = 0; k < members.size(); ++k) members[k] = static_cast<int32_t>(k);
+    std::vector<Node> open{node};
+    side_.resize(own.size());
+    while (!open.empty()) {
+      const Node next = open.back();
+      open.pop_back();
+      if (next.size <= options_.max_leaf) {
+        leaves.push_back(next.first);
+        continue;
       }
+      int32_t* part = &members[at(next.first - node.first)];
+      const int64_t ones = side_one(next.size, options_.max_leaf);
+      two_means(gram_, part, next.size, ones,
+                {options_.max_iterations, options_.tolerance, seed_of(options_.seed, next)}, side_.data());
+      partition(part, next.size, side_.data());
+      open.push_back({next.first + ones, next.size - ones, next.depth + 1});
+      open.push_back({next.first, ones, next.depth + 1});
     }
-    std::copy(second.begin(), second.end(), labels + out);
-    return out;
+    for (size_t k = 0; k < own.size(); ++k) labels[k] = own[at(members[k])];
   }
 
  private:
-  // The distinct rows of the node's labels, renumbered, and each label's rows in those numbers.
-  void load_node() {
-    if (row_number_.empty()) row_number_.assign(at(X_.rows), -1);
-    rows_.clear();
-    label_begin_.assign(1, 0);
-    label_rows_.clear();
-    inverse_.clear();
-    int64_t entries = 0;
-    for (int64_t l = 0; l < n_; ++l) {
-      const int64_t label = labels_[l];
-      for (int64_t p = positives_.begin(label); p < positives_.end(label); ++p) {
-        int32_t& number = row_number_[at(positives_.indices[p])];
-        if (number < 0) {
-          number = static_cast<int32_t>(rows_.size());
-          rows_.push_back(positives_.indices[p]);
-          entries += X_.size(positives_.indices[p]);
-        }
-        label_rows_.push_back(number);
-      }
-      label_begin_.push_back(static_cast<int64_t>(label_rows_.size()));
-      inverse_.push_back(1 / norms_[at(label)]);
-    }
-    for (const int32_t row : rows_) row_number_[at(row)] = -1;
-    entries_ = entries;
-    if (entries <= kCompact) {
-      compact(entries);
-    } else {
-      row_begin_.clear();
-      row_size_.clear();
-      for (const int32_t row : rows_) {
-        row_begin_.push_back(X_.begin(row));
-        row_size_.push_back(static_cast<int32_t>(X_.size(row)));
-      }
-      indices_ = X_.indices;
-      values_ = X_.data;
-      features_ = X_.cols;
-    }
-    weight_.assign(rows_.size(), 0.f);
-    score_.resize(rows_.size());
-  }
+  int64_t size() const { return static_cast<int64_t>(weight_.size()); }
 
-  // Copies the rows with columns renumbered by first use: w and the sums then stay in a near cache.
-  void compact(int64_t entries) {
-    if (column_number_.empty()) column_number_.assign(at(X_.cols), -1);
-    own_indices_.resize(at(entries));
-    own_values_.resize(at(entries));
-    row_begin_.clear();
-    row_size_.clear();
-    columns_.clear();
-    int64_t out = 0;
-    for (const int32_t row : rows_) {
-      row_begin_.push_back(out);
-      row_size_.push_back(static_cast<int32_t>(X_.size(row)));
-      for (int64_t e = X_.begin(row); e < X_.end(row); ++e) {
-        int32_t& number = column_number_[at(X_.indices[e])];
-        if (number < 0) {
-          number = static_cast<int32_t>(columns_.size());
-          columns_.push_back(X_.indices[e]);
-        }
-        own_indices_[at(out)] = number;
-        own_values_[at(out++)] = X_.data[e];
-      }
-    }
-    for (const int32_t column : columns_) column_number_[at(column)] = -1;
-    indices_ = own_indices_.data();
-    values_ = own_values_.data();
-    features_ = static_cast<int64_t>(columns_.size());
-  }
-
-  void add_label(int64_t l, float sign) {
-    for (int64_t p = label_begin_[at(l)]; p < label_begin_[at(l + 1)]; ++p) {
-      weight_[at(label_rows_[at(p)])] += sign * inverse_[at(l)];
-    }
-  }
-
-  void start(uint64_t seed) {
+  // w_ from 2-means on a sample of kSample of the node's labels.
+  void start_from_sample(int64_t ones, uint64_t seed) {
     Rng rng(seed);
-    const int64_t p = rng.below(static_cast<uint32_t>(n_));
-    const int64_t q = (p + 1 + rng.below(static_cast<uint32_t>(n_ - 1))) % n_;
-    w_.assign(at(features_), 0.f);
-    add_label(p, 1.f);
-    add_label(q, -1.f);
+    sample_.resize(at(size()));
+    for (int64_t l = 0; l < size(); ++l) sample_[at(l)] = static_cast<int32_t>(l);
+    for (int64_t k = 0; k < kSample; ++k) {
+      std::swap(sample_[at(k)], sample_[at(k + rng.below(static_cast<uint32_t>(size() - k)))]);
+    }
+    sample_.resize(at(kSample));
+    std::sort(sample_.begin(), sample_.end());
+    std::vector<int32_t> ids(sample_.size()), members(sample_.size());
+    for (size_t k = 0; k < ids.size(); ++k) {
+      ids[k] = labels_[sample_[k]];
+      members[k] = static_cast<int32_t>(k);
+    }
+    gram_.load(ids.data(), kSample);
+    std::vector<uint8_t> side(ids.size());
+    const TwoNorms norms = two_means(gram_, members.data(), kSample, kSample * ones / size(),
+                                     {options_.max_iterations, options_.tolerance, rng.next()}, side.data());
+    const auto a = static_cast<float>(norms.one > 0 ? 1 / norms.one : 0);
+    const auto b = static_cast<float>(norms.two > 0 ? 1 / norms.two : 0);
+    for (size_t k = 0; k < ids.size(); ++k) weight_[at(sample_[k])] = side[k] ? a : -b;
+    w_.assign(at(V_.cols), 0.f);
     scatter(w_);
   }
 
-  // out += sum over rows of weight_ * row; weight_ becomes zero. The partial sums depend on the node alone.
+  // out += sum over labels of weight_ * v; weight_ becomes zero. The partial sums depend on the node alone.
   void scatter(std::vector<float>& out) {
-    const auto n_rows = static_cast<int64_t>(rows_.size());
     const int64_t parts = std::clamp<int64_t>(entries_ / kScatter, 1, kMaxPartial);
-    const auto add_rows = [&](int64_t from, int64_t to, float* sum) {
-      for (int64_t r = from; r < to; ++r) {
-        const float a = weight_[at(r)];
+    const auto add_labels = [&](int64_t from, int64_t to, float* sum) {
+      for (int64_t l = from; l < to; ++l) {
+        const float a = weight_[at(l)];
         if (a == 0) continue;
-        weight_[at(r)] = 0;
-        const int32_t* index = indices_ + row_begin_[at(r)];
-        const float* value = values_ + row_begin_[at(r)];
-        for (int32_t e = 0; e < row_size_[at(r)]; ++e) sum[index[e]] += a * value[e];
+        weight_[at(l)] = 0;
+        const int64_t end = V_.end(labels_[l]);
+        for (int64_t e = V_.begin(labels_[l]); e < end; ++e) sum[V_.indices[e]] += a * V_.data[e];
       }
     };
     if (parts == 1) {
-      add_rows(0, n_rows, out.data());
+      add_labels(0, size(), out.data());
       return;
     }
-    partial_.assign(at(parts * features_), 0.f);
+    partial_.assign(at(parts * V_.cols), 0.f);
     parallel_for(parts, threads_, [&](int64_t part, int) {
-      add_rows(n_rows * part / parts, n_rows * (part + 1) / parts, partial_.data() + part * features_);
+      add_labels(size() * part / parts, size() * (part + 1) / parts, partial_.data() + part * V_.cols);
     });
     for (int64_t part = 0; part < parts; ++part) {
-      const float* sum = partial_.data() + part * features_;
-      for (int64_t j = 0; j < features_; ++j) out[at(j)] += sum[j];
+      const float* sum = partial_.data() + part * V_.cols;
+      for (int64_t j = 0; j < V_.cols; ++j) out[at(j)] += sum[j];
     }
   }
 
-  // Scores the labels with w_, takes the best `ones` for side 1 and leaves the changes in weight_.
-  int64_t assign(int64_t ones) {
-    const auto n_rows = static_cast<int64_t>(rows_.size());
-    const int threads = entries_ > kCompact ? threads_ : 1;
-    parallel_for(chunk_count(n_rows, kRows), threads, [&](int64_t block, int) {
-      const int64_t end = std::min(n_rows, (block + 1) * kRows);
-      for (int64_t r = block * kRows; r < end; ++r) {
-        score_[at(r)] =
-            dot(indices_ + row_begin_[at(r)], values_ + row_begin_[at(r)], row_size_[at(r)], w_.data());
+  // ranked_[l] = v_l . w_ for the node's labels.
+  void score_labels() {
+    ranked_.resize(at(size()));
+    parallel_for(chunk_count(size(), kLabels), entries_ > kScatter ? threads_ : 1, [&](int64_t block, int) {
+      const int64_t end = std::min(size(), (block + 1) * kLabels);
+      for (int64_t l = block * kLabels; l < end; ++l) {
+        const int64_t label = labels_[l], e = V_.begin(label);
+        ranked_[at(l)] = {dot(V_.indices + e, V_.data + e, V_.size(label), w_.data()),
+                          static_cast<int32_t>(l)};
       }
     });
-    ranked_.resize(at(n_));
-    for (int64_t l = 0; l < n_; ++l) {
-      float d = 0;
-      for (int64_t p = label_begin_[at(l)]; p < label_begin_[at(l + 1)]; ++p)
-        d += score_[at(label_rows_[at(p)])];
-      ranked_[at(l)] = {d * inverse_[at(l)], static_cast<int32_t>(l)};
-    }
-    const auto before = [](const Ranked& a, const Ranked& b) {
-      return a.d != b.d ? a.d > b.d : a.label < b.label;
-    };
-    std::nth_element(ranked_.begin(), ranked_.begin() + ones, ranked_.end(), before);
-    int64_t changed = 0;
-    for (int64_t k = 0; k < n_; ++k) {
-      const int32_t l = ranked_[at(k)].label;
-      const bool to_one = k < ones;
-      if (to_one == static_cast<bool>(side_[at(l)])) continue;
-      side_[at(l)] = to_one;
-      move_.push_back(l);
-      ++changed;
-    }
-    // Ascending, so that the sums do not depend on how nth_element happens to arrange its halves.
-    std::sort(move_.begin(), move_.end());
-    for (const int32_t l : move_) add_label(l, side_[at(l)] ? 1.f : -1.f);
-    move_.clear();
-    return changed;
   }
 
-  struct Ranked {
-    float d;
-    int32_t label;
-  };
+  // Side 1 first, else in the old order.
+  int64_t partition(int32_t* items, int64_t n, const uint8_t* side) {
+    second_.clear();
+    int64_t out = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      if (side[k]) {
+        items[out++] = items[k];
+      } else {
+        second_.push_back(items[k]);
+      }
+    }
+    std::copy(second_.begin(), second_.end(), items + out);
+    return out;
+  }
 
-  const CsrView<>& X_;
-  const CsrView<>& positives_;
-  const std::vector<float>& norms_;
+  const CsrView<>& V_;
   const LabelTreeOptions& options_;
+  Gram gram_;
 
-  // the node
-  int32_t* labels_ = nullptr;
-  int64_t n_ = 0;
+  // the large node at hand
+  const int32_t* labels_ = nullptr;
   int threads_ = 1;
-  std::vector<int64_t> label_begin_;
-  std::vector<int32_t> label_rows_;
-  std::vector<float> inverse_;  // 1 / |u_l|
-  std::vector<int32_t> rows_;
-  std::vector<int64_t> row_begin_;
-  std::vector<int32_t> row_size_;
-  const int32_t* indices_ = nullptr;
-  const float* values_ = nullptr;
-  int64_t features_ = 0;
   int64_t entries_ = 0;
-
   std::vector<uint8_t> side_;
-  std::vector<float> w_, two_;
-  std::vector<float> weight_, score_;  // per row
+  std::vector<float> one_, two_, w_, partial_;  // D each: S_1, S_2, ...
+  std::vector<float> weight_;                   // per label
   std::vector<Ranked> ranked_;
-  std::vector<int32_t> move_;
-  std::vector<float> partial_;
-  std::vector<int32_t> row_number_, column_number_, columns_, own_indices_;
-  std::vector<float> own_values_;
+  std::vector<int32_t> changed_, second_, sample_;
 };
+
+uint64_t seed_of(uint64_t seed, const Node& node) {
+  return mix64(seed ^ mix64(static_cast<uint64_t>(node.first) << 8 | node.depth));
+}
+
+// Cuts of labels without a vector: by id, in the same sizes.
+void split_empty(Node node, int64_t max_leaf, std::vector<int64_t>& leaves) {
+  while (node.size > max_leaf) {
+    const int64_t ones = side_one(node.size, max_leaf);
+    split_empty({node.first, ones, node.depth + 1}, max_leaf, leaves);
+    node = {node.first + ones, node.size - ones, node.depth + 1};
+  }
+  if (node.size > 0) leaves.push_back(node.first);
+}
 
 }  // namespace
 
@@ -298,36 +252,28 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   if (positives.cols != X.rows) throw std::invalid_argument("positives must have one column per row of X");
   if (!X.data && X.nnz() > 0) throw std::invalid_argument("X must have values");
   threads = std::max(threads, 1);
-  const std::vector<float> norms = centroid_norms(X, positives, threads);
+  const Centroids centroids = label_centroids(X, positives, options.max_features, threads);
+  const CsrView<> V = centroids.view(X.cols);
+  const int64_t n_labels = V.rows;
   LabelTree tree;
-  tree.order.reserve(norms.size());
-  for (size_t l = 0; l < norms.size(); ++l) {
-    if (norms[l] > 0) tree.order.push_back(static_cast<int32_t>(l));
-  }
-  const auto clustered = static_cast<int64_t>(tree.order.size());
-  for (size_t l = 0; l < norms.size(); ++l) {
-    if (!(norms[l] > 0)) tree.order.push_back(static_cast<int32_t>(l));
-  }
+  tree.order.resize(at(n_labels));
+  for (int64_t l = 0; l < n_labels; ++l) tree.order[at(l)] = static_cast<int32_t>(l);
+  const auto middle =
+      std::stable_partition(tree.order.begin(), tree.order.end(), [&](int32_t l) { return V.size(l) > 0; });
+  const int64_t clustered = middle - tree.order.begin();
 
   std::vector<Splitter> splitters;
-  for (int t = 0; t < threads; ++t) splitters.emplace_back(X, positives, norms, options);
-  std::vector<Node> level{{0, clustered}, {clustered, static_cast<int64_t>(norms.size()) - clustered}};
-  for (uint64_t depth = 0; !level.empty(); ++depth) {
+  splitters.reserve(at(threads));
+  for (int t = 0; t < threads; ++t) splitters.emplace_back(V, options);
+  const int64_t small = std::max(kGramLabels, options.max_leaf);
+  std::vector<Node> level{{0, clustered, 0}}, rest;
+  while (!level.empty()) {
     std::vector<Node> open;
-    for (const Node& node : level) {
-      if (node.size > options.max_leaf) {
-        open.push_back(node);
-      } else if (node.size > 0) {
-        tree.offsets.push_back(node.first);
-      }
-    }
+    for (const Node& node : level) (node.size > small ? open : rest).push_back(node);
     std::vector<int64_t> ones(open.size());
-    const auto split = [&](size_t i, int slot, int inner) {
-      const Node& node = open[i];
-      const uint64_t seed = mix64(options.seed ^ mix64(static_cast<uint64_t>(node.first) << 8 | depth));
-      ones[i] = node.first < clustered
-                    ? splitters[at(slot)].split(&tree.order[at(node.first)], node.size, seed, inner)
-                    : side_one(node.size, options.max_leaf);
+    const auto split = [&](size_t i, int thread, int inner) {
+      ones[i] = splitters[at(thread)].split_large(&tree.order[at(open[i].first)], open[i].size,
+                                                  seed_of(options.seed, open[i]), inner);
     };
     if (open.size() >= kManyNodes) {
       parallel_for(static_cast<int64_t>(open.size()), threads,
@@ -340,13 +286,25 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
     }
     level.clear();
     for (size_t i = 0; i < open.size(); ++i) {
-      level.push_back({open[i].first, ones[i]});
-      level.push_back({open[i].first + ones[i], open[i].size - ones[i]});
+      level.push_back({open[i].first, ones[i], open[i].depth + 1});
+      level.push_back({open[i].first + ones[i], open[i].size - ones[i], open[i].depth + 1});
     }
   }
+  std::vector<std::vector<int64_t>> leaves(rest.size() + 1);
+  parallel_for(static_cast<int64_t>(rest.size()), threads, [&](int64_t i, int thread) {
+    const Node& node = rest[at(i)];
+    if (node.size > options.max_leaf) {
+      splitters[at(thread)].split_small(tree.order.data(), node, &seed_of, leaves[at(i)]);
+    } else if (node.size > 0) {
+      leaves[at(i)].push_back(node.first);
+    }
+  });
+  split_empty({clustered, n_labels - clustered, 0}, options.max_leaf, leaves.back());
+
+  for (const auto& own : leaves) tree.offsets.insert(tree.offsets.end(), own.begin(), own.end());
   std::sort(tree.offsets.begin(), tree.offsets.end());
-  tree.offsets.push_back(static_cast<int64_t>(norms.size()));
-  tree.cluster.resize(norms.size());
+  tree.offsets.push_back(n_labels);
+  tree.cluster.resize(at(n_labels));
   for (size_t c = 0; c + 1 < tree.offsets.size(); ++c) {
     for (int64_t j = tree.offsets[c]; j < tree.offsets[c + 1]; ++j) {
       tree.cluster[at(tree.order[at(j)])] = static_cast<int32_t>(c);

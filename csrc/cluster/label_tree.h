@@ -8,15 +8,14 @@
 //            S_k = sum of v_l over side k;  w = S_1/|S_1| - S_2/|S_2|
 //   until the sides do not change, the objective |S_1| + |S_2| (the summed cosine of the labels to their
 //   centre) grows by less than `tolerance` of itself, or `max_iterations` is reached.
-// Leaves have at most max_leaf labels and more than max_leaf/2; exactly max_leaf/2 only where arithmetic
-// leaves no choice (max_leaf + 1 labels with max_leaf even, or max_leaf = 2). Labels with a zero vector are
-// not clustered: they follow after the others, ascending, in leaves of their own (of the same sizes, but for
-// a remainder of max_leaf/2 labels or fewer).
+// Nodes of at most kGramLabels labels, and their whole subtrees, are done on their cosines (cluster/gram.h).
+// Larger ones start from the w that a random sample of 256 of their labels ends with, and take at most 6
+// rounds more. Leaves have at most max_leaf labels and more than max_leaf/2; exactly max_leaf/2 only where
+// arithmetic leaves no choice (max_leaf + 1 labels with max_leaf even, or max_leaf = 2). Labels with a zero
+// vector are not clustered: they follow after the others, ascending, in leaves of their own (of the same
+// sizes, but for a remainder of max_leaf/2 labels or fewer).
 //
-// v is never stored: v_l . w = sum over positives i of (x_i . w) / |u_l|, and S_1 changes by the rows of the
-// labels that changed sides. Memory: O(nnz(Y) + n + D) per thread beside X, plus a compact copy of a node's
-// rows when they are small (kCompact entries). The result depends on the seed only, not on the threads or the
-// SIMD level.
+// The result depends on the seed and the SIMD level (rounding) only, not on the threads.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +27,7 @@ namespace xmc {
 
 struct LabelTreeOptions {
   int64_t max_leaf;
+  int64_t max_features;  // the largest entries of a label vector that count; 0: all
   int max_iterations;
   double tolerance;
   uint64_t seed;

@@ -22,6 +22,7 @@ def label_centroids(
     data: npt.NDArray[np.float32],
     positives_indptr: npt.NDArray[np.int64],
     positives_indices: npt.NDArray[np.int32],
+    max_features: int,
     threads: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
 def label_tree(
@@ -32,6 +33,7 @@ def label_tree(
     positives_indptr: npt.NDArray[np.int64],
     positives_indices: npt.NDArray[np.int32],
     max_leaf: int,
+    max_features: int,
     max_iterations: int,
     tolerance: float,
     seed: int,

@@ -37,13 +37,16 @@ class LabelTree(NamedTuple):
         return to_scipy(self.offsets, self.order, data, (self.n_clusters, len(self.order)))
 
 
-def label_centroids(X: Any, Y: Any, *, n_jobs: int | None = None) -> sp.csr_matrix:
+def label_centroids(
+    X: Any, Y: Any, *, max_features: int | None = None, n_jobs: int | None = None
+) -> sp.csr_matrix:
     """Label vectors: the l2-normalised sums of the rows of X that have the label.
 
     Parameters
     ----------
     X : (n, D) features, sparse or dense
     Y : (n, L) binary labels, sparse or dense
+    max_features : keep only so many of a label's largest entries (before the scaling to norm 1)
     n_jobs : threads; None for the default
 
     Returns
@@ -60,7 +63,14 @@ def label_centroids(X: Any, Y: Any, *, n_jobs: int | None = None) -> sp.csr_matr
     y = labels(Y, n_rows=x.shape[0])
     positives = transpose(y)
     indptr, indices, data = _core.label_centroids(
-        x.shape[1], x.indptr, x.indices, x.data, positives.indptr, positives.indices, resolve_threads(n_jobs)
+        x.shape[1],
+        x.indptr,
+        x.indices,
+        x.data,
+        positives.indptr,
+        positives.indices,
+        _count(max_features),
+        resolve_threads(n_jobs),
     )
     return to_scipy(indptr, indices, data, (y.shape[1], x.shape[1]))
 
@@ -70,6 +80,7 @@ def label_tree(
     Y: Any,
     *,
     max_leaf: int = 100,
+    max_features: int | None = 256,
     max_iter: int = 20,
     tol: float = 1e-4,
     random_state: int = 0,
@@ -87,6 +98,7 @@ def label_tree(
     X : (n, D) features, sparse or dense, usually l2-normalised tf-idf rows
     Y : (n, L) binary labels, sparse or dense
     max_leaf : the most labels in a cluster
+    max_features : how many of a label vector's largest entries count (None: all); bounds memory and time
     max_iter : the most 2-means rounds per split
     tol : a split ends when its mean cosine grows by less than this share
     random_state : seed of the starting centres
@@ -121,9 +133,18 @@ def label_tree(
             positives.indptr,
             positives.indices,
             int(max_leaf),
+            _count(max_features),
             int(max_iter),
             float(tol),
             int(random_state) % 2**64,
             resolve_threads(n_jobs),
         )
     )
+
+
+def _count(max_features: int | None) -> int:
+    if max_features is None:
+        return 0
+    if max_features < 1:
+        raise ValueError(f"max_features must be at least 1, or None for all, got {max_features}")
+    return int(max_features)

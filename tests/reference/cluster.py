@@ -16,8 +16,26 @@ def mix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def label_centroids(X, Y) -> sp.csr_matrix:
-    sums = sp.csr_matrix(Y, dtype=np.float64).T @ sp.csr_matrix(X, dtype=np.float64)
+class Rng:
+    """splitmix64, as csrc/core/rng.h."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = mix64(seed)
+
+    def next(self) -> int:
+        x, self.state = self.state, (self.state + GOLDEN) & MASK
+        return mix64(x)
+
+    def below(self, n: int) -> int:
+        return (self.next() >> 32) * n >> 32
+
+
+def label_centroids(X, Y, max_features: int | None = None) -> sp.csr_matrix:
+    sums = sp.csr_matrix(sp.csr_matrix(Y, dtype=np.float64).T @ sp.csr_matrix(X, dtype=np.float64))
+    if max_features is not None:
+        for start, end in zip(sums.indptr[:-1], sums.indptr[1:], strict=True):
+            values, columns = sums.data[start:end], sums.indices[start:end]
+            values[np.lexsort((columns, -np.abs(values)))[max_features:]] = 0
     norms = np.sqrt(np.asarray(sums.multiply(sums).sum(axis=1)).ravel())
     return sp.csr_matrix(sp.diags(1 / np.where(norms > 0, norms, 1)) @ sums)
 
@@ -30,34 +48,61 @@ def side_one(n: int, C: int) -> int:
     return half
 
 
-def two_means(V, ones: int, seed: int, max_iter: int, tol: float) -> np.ndarray:
-    """True for the labels (rows of V) of side 1."""
+def direction(V, side) -> tuple[np.ndarray, float]:
+    """S_1/|S_1| - S_2/|S_2| and |S_1| + |S_2|."""
+    sums = [np.asarray(V[s].sum(axis=0)).ravel() for s in (side, ~side)]
+    norms = [np.linalg.norm(s) for s in sums]
+    a, b = (s / norm if norm > 0 else s for s, norm in zip(sums, norms, strict=True))
+    return a - b, sum(norms)
+
+
+def rounds(V, w, ones: int, max_iter: int, tol: float) -> np.ndarray:
+    """True for the labels (rows of V) of side 1, from the direction w on."""
     n = V.shape[0]
-    state = mix64(seed)
-    p = (mix64(state) >> 32) * n >> 32
-    q = (p + 1 + ((mix64((state + GOLDEN) & MASK) >> 32) * (n - 1) >> 32)) % n
-    w = (V[p] - V[q]).toarray().ravel()
     side, objective = np.zeros(n, bool), 0.0
     for iteration in range(max_iter):
-        d = V @ w
         new = np.zeros(n, bool)
-        new[np.lexsort((np.arange(n), -d))[:ones]] = True
+        new[np.lexsort((np.arange(n), -(V @ w)))[:ones]] = True
         if iteration > 0 and (new == side).all():
             break
         side = new
-        sums = [np.asarray(V[s].sum(axis=0)).ravel() for s in (side, ~side)]
-        norms = [np.linalg.norm(s) for s in sums]
-        if sum(norms) - objective <= tol * objective:
+        w, now = direction(V, side)
+        if now - objective <= tol * objective:
             break
-        objective = sum(norms)
-        a, b = (s / norm if norm > 0 else s for s, norm in zip(sums, norms, strict=True))
-        w = a - b
+        objective = now
     return side
 
 
-def label_tree(X, Y, *, max_leaf: int, max_iter: int = 20, tol: float = 1e-4, random_state: int = 0):
+def two_means(V, ones: int, seed: int, max_iter: int, tol: float) -> np.ndarray:
+    n, rng = V.shape[0], Rng(seed)
+    p = rng.below(n)
+    q = (p + 1 + rng.below(n - 1)) % n
+    return rounds(V, (V[p] - V[q]).toarray().ravel(), ones, max_iter, tol)
+
+
+def two_means_large(V, ones: int, seed: int, max_iter: int, tol: float) -> np.ndarray:
+    n, rng = V.shape[0], Rng(seed)
+    sample = list(range(n))
+    for k in range(256):
+        j = k + rng.below(n - k)
+        sample[k], sample[j] = sample[j], sample[k]
+    own = V[sorted(sample[:256])]
+    side = two_means(own, 256 * ones // n, rng.next(), max_iter, tol)
+    return rounds(V, direction(own, side)[0], ones, min(max_iter, 6), tol)
+
+
+def label_tree(
+    X,
+    Y,
+    *,
+    max_leaf: int,
+    max_features: int | None = 256,
+    max_iter: int = 20,
+    tol: float = 1e-4,
+    random_state: int = 0,
+):
     """(order, offsets)"""
-    V = label_centroids(X, Y)
+    V = label_centroids(X, Y, max_features)
     filled = np.asarray(V.multiply(V).sum(axis=1)).ravel() > 0
     order = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
     clustered, starts = int(filled.sum()), []
@@ -69,7 +114,8 @@ def label_tree(X, Y, *, max_leaf: int, max_iter: int = 20, tol: float = 1e-4, ra
         ones = side_one(size, max_leaf)
         if first < clustered:
             labels = order[first : first + size].copy()
-            side = two_means(V[labels], ones, mix64(random_state ^ mix64(first << 8 | depth)), max_iter, tol)
+            seed = mix64(random_state ^ mix64(first << 8 | depth))
+            side = (two_means_large if size > 512 else two_means)(V[labels], ones, seed, max_iter, tol)
             order[first : first + size] = np.concatenate([labels[side], labels[~side]])
         split(first, ones, depth + 1)
         split(first + ones, size - ones, depth + 1)

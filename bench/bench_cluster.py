@@ -1,0 +1,209 @@
+"""Label tree against a numpy/scikit-learn implementation of the same algorithm, and PECOS where installed.
+
+    python bench/bench_cluster.py [tibkat] [synthetic]
+
+`synthetic` has the shape of Amazon-670K (490,449 rows, 135,909 features, 670,091 labels). Cohesion is the mean
+cosine of the labels to the centre of their leaf: the same for the same algorithm, higher is better.
+Ratios are to our wall time with two threads and to our CPU time with one.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.preprocessing import normalize
+
+from common import CACHE, Table, data_dir, machine
+from xmc_fast import cluster
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from reference.cluster import mix64, side_one
+
+COLUMNS = [
+    "data",
+    "labels",
+    "what",
+    "max_leaf",
+    "threads",
+    "wall_s",
+    "cpu_s",
+    "cohesion",
+    "wall_ratio",
+    "cpu_ratio",
+]
+
+
+def tibkat() -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    """tf-idf of the library records (cached) and their subject headings."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    cached = [CACHE / f"bench_cluster_tibkat_{name}.npz" for name in "XY"]
+    if not all(path.exists() for path in cached):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        folder = data_dir("tibkat-gnd")
+        with lzma.open(folder / "train_texts.txt.xz", "rt", encoding="utf-8", newline="\n") as file:
+            X = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32).fit_transform(file)
+        with lzma.open(folder / "train_labels.txt.xz", "rt") as file:
+            rows = [sorted({int(label) for label in line.split()}) for line in file]
+        indptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])])
+        indices = np.concatenate([np.asarray(r, np.int32) for r in rows])
+        Y = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), (len(rows), 41_218))
+        for path, matrix in zip(cached, (X, Y), strict=True):
+            sp.save_npz(path, matrix)
+    X, Y = (sp.load_npz(path) for path in cached)
+    X.sum_duplicates()
+    return X, Y
+
+
+def synthetic(
+    n: int = 490_449,
+    d: int = 135_909,
+    n_labels: int = 670_091,
+    per_row: int = 76,
+    labels_per_row: float = 5.45,
+) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    """Rows of topics: half of a row's features from its topic, half Zipf-like; labels near each other in id."""
+    rng = np.random.default_rng(0)
+    topic = rng.random(n)  # a place on a line; labels and topic features lie near it
+    near = (topic[:, None] + 0.01 * rng.standard_normal((n, per_row // 2))) % 1
+    columns = np.concatenate(
+        [(near * d).astype(np.int32), (d ** rng.random((n, per_row - per_row // 2)) - 1).astype(np.int32)],
+        axis=1,
+    )
+    values = rng.random(columns.size, dtype=np.float32) + 0.1
+    X = sp.csr_matrix((values, columns.ravel(), np.arange(n + 1) * per_row), (n, d))
+    X.sum_duplicates()
+    count = rng.poisson(labels_per_row, n)
+    rows = np.repeat(np.arange(n), count)
+    ids = (
+        ((topic[rows] + 0.002 * rng.standard_normal(len(rows))) % 1 * n_labels).astype(np.int64)
+        * 7919
+        % n_labels
+    )
+    Y = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, ids)), (n, n_labels))
+    Y.data[:] = 1
+    return normalize(X), Y
+
+
+def numpy_tree(X, Y, *, max_leaf: int, max_iter: int = 20, tol: float = 1e-4, random_state: int = 0):
+    """The same tree with scipy products, numpy's argpartition and scikit-learn's normalize; (order, offsets)."""
+    V = normalize(sp.csr_matrix(Y.T) @ X)
+    filled = np.diff(V.indptr) > 0
+    order = np.concatenate([np.flatnonzero(filled), np.flatnonzero(~filled)])
+    clustered, starts = int(filled.sum()), []
+    stack = [(clustered, len(order) - clustered, 0, None), (0, clustered, 0, V[order[:clustered]])]
+    while stack:
+        first, size, depth, own = stack.pop()
+        if size <= max_leaf:
+            starts.extend([first] if size else [])
+            continue
+        ones = side_one(size, max_leaf)
+        halves = (None, None)
+        if own is not None:
+            rng = np.random.default_rng(mix64(random_state ^ mix64(first << 8 | depth)))
+            p, q = rng.choice(size, 2, replace=False)
+            w = (own[p] - own[q]).toarray().ravel()
+            side, objective = np.zeros(size, np.float32), 0.0
+            total = np.asarray(own.sum(axis=0)).ravel()
+            for iteration in range(max_iter):
+                new = np.zeros(size, np.float32)
+                new[np.argpartition(-(own @ w), ones)[:ones]] = 1
+                if iteration and (new == side).all():
+                    break
+                side = new
+                one = side @ own
+                two = total - one
+                norms = np.linalg.norm(one), np.linalg.norm(two)
+                if sum(norms) - objective <= tol * objective:
+                    break
+                objective = sum(norms)
+                w = one / max(norms[0], 1e-30) - two / max(norms[1], 1e-30)
+            chosen = side > 0
+            labels = order[first : first + size]
+            order[first : first + size] = np.concatenate([labels[chosen], labels[~chosen]])
+            if size - ones > max_leaf or ones > max_leaf:
+                halves = own[chosen], own[~chosen]
+        stack.append((first + ones, size - ones, depth + 1, halves[1]))
+        stack.append((first, ones, depth + 1, halves[0]))
+    return order, np.array([*sorted(starts), len(order)])
+
+
+def pecos_tree(X, Y, *, max_leaf: int, threads: int):
+    """PECOS' balanced spherical 2-means on the same label vectors, or None where it is not installed."""
+    try:
+        from pecos.xmc import Indexer
+    except ImportError:
+        return None
+    V = normalize(sp.csr_matrix(Y.T) @ X)
+    chain = Indexer.gen(
+        V, indexer_type="hierarchicalkmeans", max_leaf_size=max_leaf, nr_splits=2, threads=threads, seed=0
+    )
+    leaves = sp.csc_matrix(chain[-1])
+    return leaves.indices, leaves.indptr
+
+
+def cohesion(V: sp.csr_matrix, order: np.ndarray, offsets: np.ndarray) -> float:
+    leaves = sp.csr_matrix((np.ones(len(order), np.float32), order, offsets), (len(offsets) - 1, V.shape[0]))
+    S = leaves @ V
+    return float(np.sqrt(np.asarray(S.multiply(S).sum(axis=1))).sum() / V.shape[0])
+
+
+def timed(run):
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = run()
+    return result, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def bench(name: str, X, Y, *, max_leaf: int, with_numpy: bool) -> Table:
+    table = Table(f"cluster_{name}", COLUMNS, machine())
+    V = cluster.label_centroids(X, Y)
+    runs = {
+        ("xmc_fast", j): lambda j=j: cluster.label_tree(X, Y, max_leaf=max_leaf, n_jobs=j) for j in (1, 2)
+    }
+    if with_numpy:
+        runs["numpy + scikit-learn", 1] = lambda: numpy_tree(X, Y, max_leaf=max_leaf)
+    runs["PECOS", 1] = lambda: pecos_tree(X, Y, max_leaf=max_leaf, threads=1)
+    order_of_ours, results = None, {}
+    for key, run in runs.items():
+        (tree, wall, cpu) = timed(run)
+        if tree is None:
+            continue
+        order, offsets = tree[0], tree[-1]
+        assert np.diff(offsets).max() <= max_leaf
+        if key[0] == "xmc_fast":
+            np.testing.assert_array_equal(order, order if order_of_ours is None else order_of_ours)
+            order_of_ours = order
+        results[key] = wall, cpu, cohesion(V, order, offsets)
+    best_wall = results["xmc_fast", 2][0]
+    for (what, threads), (wall, cpu, mean_cosine) in results.items():
+        table.add(
+            data=name,
+            labels=Y.shape[1],
+            what=what,
+            max_leaf=max_leaf,
+            threads=threads,
+            wall_s=wall,
+            cpu_s=cpu,
+            cohesion=mean_cosine,
+            wall_ratio=wall / best_wall,
+            cpu_ratio=cpu / results["xmc_fast", 1][1],
+        )
+    return table
+
+
+def main(which: list[str]) -> None:
+    sets = {"tibkat": (tibkat, 64, True), "synthetic": (synthetic, 80, False)}
+    for name in which or sets:
+        make, max_leaf, with_numpy = sets[name]
+        table = bench(name, *make(), max_leaf=max_leaf, with_numpy=with_numpy)
+        table.save()
+        print(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
