@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/numa.h"
 #include "core/types.h"
 
 namespace xmc::bind {
@@ -46,6 +47,8 @@ py::array_t<T> to_numpy(std::vector<T>&& values) {
 
 void bind_core(py::module_& m);
 void bind_newton(py::module_& m);
+void bind_numa(py::module_& m);
+py::list placement_list(const std::vector<NodePlacement>& placement);  // for report_["placement"]
 void bind_cluster(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);

@@ -7,6 +7,7 @@
 
 #include "core/buffer.h"
 #include "linear/newton_kernels.h"
+#include "linear/prune.h"
 
 namespace xmc {
 
@@ -173,7 +174,7 @@ class BlockSolver {
     const float sign = positives ? -1.f : 1.f;
     Solved& s = solved_[static_cast<size_t>(slot)];
     for (int64_t j = 0; j < m_.D; ++j) keep(s, j, sign * fit_.base_w[static_cast<size_t>(j)]);
-    finish_pruning(s);
+    keep_largest(prune_, s.indices, s.values);
     s.report = fit_.base_report;
     s.report.seconds = 0;
     return true;
@@ -202,7 +203,7 @@ class BlockSolver {
       norm2 += double{w} * w;
       keep(s, j, w);
     }
-    finish_pruning(s);
+    keep_largest(prune_, s.indices, s.values);
     const auto add = [&](bool positive, double cost, double z) {
       const Terms t = loss_terms(fit_.loss, positive, z);
       loss += cost * t.value;
@@ -221,31 +222,9 @@ class BlockSolver {
   }
 
   void keep(Solved& s, int64_t feature, float w) const {
-    if (w == 0.f || std::abs(w) < prune_.threshold) return;
+    if (!keeps(prune_, w)) return;
     s.indices.push_back(static_cast<int32_t>(feature));
     s.values.push_back(w);
-  }
-
-  // keep_top: the largest |w|, then the lower feature.
-  void finish_pruning(Solved& s) const {
-    const auto top = static_cast<size_t>(prune_.keep_top);
-    if (top == 0 || s.indices.size() <= top) return;
-    std::vector<int32_t> order(s.indices.size());
-    for (size_t k = 0; k < order.size(); ++k) order[k] = static_cast<int32_t>(k);
-    std::nth_element(order.begin(), order.begin() + static_cast<int64_t>(top), order.end(),
-                     [&](int32_t x, int32_t y) {
-                       const float a = std::abs(s.values[static_cast<size_t>(x)]),
-                                   b = std::abs(s.values[static_cast<size_t>(y)]);
-                       return a != b ? a > b : x < y;
-                     });
-    order.resize(top);
-    std::sort(order.begin(), order.end());
-    for (size_t k = 0; k < top; ++k) {
-      s.indices[k] = s.indices[static_cast<size_t>(order[k])];
-      s.values[k] = s.values[static_cast<size_t>(order[k])];
-    }
-    s.indices.resize(top);
-    s.values.resize(top);
   }
 
   // ---- starts

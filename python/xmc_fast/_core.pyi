@@ -12,6 +12,13 @@ def available_cpus() -> int: ...
 def default_threads() -> int: ...
 def set_default_threads(threads: int) -> None: ...
 def measure_roofline(threads: int, seconds: float) -> tuple[float, float, float]: ...
+def parse_cpulist(text: str) -> list[int]: ...
+def numa_topology(root: str, allowed: list[int]) -> list[tuple[int, list[int]]]: ...
+def numa_machine() -> list[tuple[int, list[int]]]: ...
+def numa_pinned_test(nodes: list[tuple[int, list[int]]], thread: int, fn: Callable[[], object]) -> object: ...
+def numa_replicas_test(
+    nodes: list[tuple[int, list[int]]], threads: int, values: npt.NDArray[np.float32]
+) -> tuple[list[dict[str, object]], list[tuple[int, float]]]: ...
 def parallel_for_test(blocks: int, threads: int, fn: Callable[[int], object]) -> None: ...
 
 # cluster
@@ -368,3 +375,27 @@ class PredictLayout:
         k: int,
         threads: int,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+
+def l1_solve(
+    features: int,
+    x_indptr: npt.NDArray[np.int64],
+    x_indices: npt.NDArray[np.int32],
+    x_data: npt.NDArray[np.float32],
+    x_dense: npt.NDArray[np.float32],
+    y_indptr: npt.NDArray[np.int64],
+    y_indices: npt.NDArray[np.int32],
+    cost_positive: npt.NDArray[np.float32],
+    cost_negative: npt.NDArray[np.float32],
+    C: float,
+    eps: float,
+    max_iterations: int,
+    threshold: float,
+    keep_top: int,
+    batch: int,
+    threads: int,
+) -> tuple[
+    npt.NDArray[np.int64],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    list[tuple[int, int, int, int, float, float, float]],
+]: ...
