@@ -17,7 +17,7 @@ SHARED = {"core", "cluster"}  # folders that others may include
 LAYERS = [
     {"_core", "_threads", "_arrays", "_files", "_progress"},
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
-    {"linear", "mach", "text", "knn", "declare"},
+    {"linear", "pipeline", "mach", "text", "knn", "declare"},
     {"distributed"},
     {"plots", "nn"},
     {"cli", "__init__", "__main__"},

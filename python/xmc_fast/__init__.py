@@ -16,7 +16,9 @@ __version__ = "0.1.0"
 _LAZY = {
     "cluster": "xmc_fast.cluster",
     "data": "xmc_fast.data",
+    "pipeline": "xmc_fast.pipeline",
     "plots": "xmc_fast.plots",
+    "TextModel": "xmc_fast.pipeline",
     "metrics": "xmc_fast.metrics",
     "model": "xmc_fast.model",
     "propensity": "xmc_fast.propensity",

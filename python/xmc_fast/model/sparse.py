@@ -214,13 +214,24 @@ class SparseModel:
         with storage.replace_folder(directory) as folder:
             self.write(folder, prepared=prepared)
 
-    def write(self, folder: Path, *, prepared: bool = False) -> None:
-        """Write the model's files into an existing folder (`save` does it safely)."""
+    def write(
+        self,
+        folder: Path,
+        *,
+        prepared: bool = False,
+        feature_names: Sequence[str] | None = None,
+        files: dict[str, str] | None = None,
+    ) -> None:
+        """Write the model's files into an existing folder (`save` does it safely).
+
+        ``feature_names`` replaces the model's; ``files`` (role -> name) are other files already there.
+        """
         for index, block in enumerate(self.blocks):
             storage.write_block(folder, index, block.first_label, block)
-        files = {}
+        files = dict(files or {})
+        given = {"feature_names": feature_names}
         for role in _NAMES:
-            names = getattr(self, role)
+            names = getattr(self, role) if given.get(role) is None else given[role]
             if names is not None:
                 files[role] = f"{role}.json"
                 write_text(folder / files[role], json.dumps(names, ensure_ascii=False))

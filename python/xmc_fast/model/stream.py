@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import IO, Any
 
@@ -49,13 +50,19 @@ def predict_file(
     int
         Number of points.
     """
+    chunks = iter_xmc(path, chunk_bytes=chunk_bytes, n_jobs=n_jobs)
+    return write_pieces(out, (model.predict(X, k, proba=proba, n_jobs=n_jobs) for X, _ in chunks))
+
+
+def write_pieces(out: Path, pieces: Iterable[sp.csr_matrix]) -> int:
+    """Write predictions that come piece by piece, atomically; returns the number of points."""
     rows = 0
     bar = progress(None, unit="point", desc="predict")
     with atomic_path(out) as temporary, open(temporary, "wb") as file, bar:
-        for X, _ in iter_xmc(path, chunk_bytes=chunk_bytes, n_jobs=n_jobs):
-            _write_rows(file, model.predict(X, k, proba=proba, n_jobs=n_jobs))
-            rows += X.shape[0]
-            bar.update(X.shape[0])
+        for top in pieces:
+            _write_rows(file, top)
+            rows += top.shape[0]
+            bar.update(top.shape[0])
     return rows
 
 
@@ -64,9 +71,8 @@ def write_predictions(out: Path, predictions: sp.csr_matrix) -> None:
 
     Scores have as many digits as a float32 needs: reading them back gives the same bits.
     """
-    with atomic_path(out) as temporary, open(temporary, "wb") as file:
-        for start in range(0, predictions.shape[0], 1 << 16):
-            _write_rows(file, predictions[start : start + (1 << 16)])
+    step = 1 << 16
+    write_pieces(out, (predictions[i : i + step] for i in range(0, predictions.shape[0], step)))
 
 
 def read_predictions(path: Path, n_labels: int) -> sp.csr_matrix:
