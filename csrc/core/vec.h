@@ -83,6 +83,54 @@ XMC_INLINE vf round(vf a) {
 XMC_INLINE vf ldexp(vf a, vf n) {
   return {_mm512_scalef_ps(a.v, n.v)};
 }  // a * 2^n, n an integer, the result a normal number
+}
+XMC_INLINE void fence() {
+  _mm_sfence();
+}  // after stream()
+// The kWidth x kWidth matrix in the registers a[0..kWidth), transposed in place.
+XMC_INLINE void transpose(vf* a) {
+  __m512 t[16];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_ps(a[2 * i].v, a[2 * i + 1].v);
+    t[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i].v, a[2 * i + 1].v);
+  }
+  __m512 u[16];  // u[4 j + c]: rows 4 j .. 4 j + 3 of column c in each 128-bit part
+  for (int j = 0; j < 4; ++j) {
+    const __m512d p = _mm512_castps_pd(t[4 * j]), q = _mm512_castps_pd(t[4 * j + 2]);
+    const __m512d r = _mm512_castps_pd(t[4 * j + 1]), s = _mm512_castps_pd(t[4 * j + 3]);
+    u[4 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(p, q));
+    u[4 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(p, q));
+    u[4 * j + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(r, s));
+    u[4 * j + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(r, s));
+  }
+  for (int c = 0; c < 4; ++c) {
+    const __m512 p = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88),
+                 q = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+    const __m512 r = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
+    const __m512 s = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
+    a[c].v = _mm512_shuffle_f32x4(p, r, 0x88);
+    a[4 + c].v = _mm512_shuffle_f32x4(q, s, 0x88);
+    a[8 + c].v = _mm512_shuffle_f32x4(p, r, 0xdd);
+    a[12 + c].v = _mm512_shuffle_f32x4(q, s, 0xdd);
+  }
+}
+// Lane i of the result is sum(a[i]).
+XMC_INLINE vf sums(const vf* a) {
+  __m512 t[4];
+  for (int j = 0; j < 4; ++j) {
+    const vf* b = a + 4 * j;
+    const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(b[0].v, b[1].v), _mm512_unpackhi_ps(b[0].v, b[1].v));
+    const __m512 q = _mm512_add_ps(_mm512_unpacklo_ps(b[2].v, b[3].v), _mm512_unpackhi_ps(b[2].v, b[3].v));
+    const __m512d pd = _mm512_castps_pd(p), qd = _mm512_castps_pd(q);
+    t[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pd, qd)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(pd, qd)));
+  }
+  const __m512 m =
+      _mm512_add_ps(_mm512_shuffle_f32x4(t[0], t[1], 0x44), _mm512_shuffle_f32x4(t[0], t[1], 0xee));
+  const __m512 n =
+      _mm512_add_ps(_mm512_shuffle_f32x4(t[2], t[3], 0x44), _mm512_shuffle_f32x4(t[2], t[3], 0xee));
+  return {_mm512_add_ps(_mm512_shuffle_f32x4(m, n, 0x88), _mm512_shuffle_f32x4(m, n, 0xdd))};
+}
 
 #elif defined(XMC_SIMD_IS_avx2)
 
@@ -146,6 +194,31 @@ XMC_INLINE vf round(vf a) {
 XMC_INLINE vf ldexp(vf a, vf n) {
   const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(n.v), 23);
   return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), shift))};
+}
+XMC_INLINE void fence() {
+  _mm_sfence();
+}
+XMC_INLINE void transpose(vf* a) {
+  __m256 t[8], u[8];
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(a[2 * i].v, a[2 * i + 1].v);
+    t[2 * i + 1] = _mm256_unpackhi_ps(a[2 * i].v, a[2 * i + 1].v);
+  }
+  for (int j = 0; j < 2; ++j) {
+    u[4 * j] = _mm256_shuffle_ps(t[4 * j], t[4 * j + 2], 0x44);
+    u[4 * j + 1] = _mm256_shuffle_ps(t[4 * j], t[4 * j + 2], 0xee);
+    u[4 * j + 2] = _mm256_shuffle_ps(t[4 * j + 1], t[4 * j + 3], 0x44);
+    u[4 * j + 3] = _mm256_shuffle_ps(t[4 * j + 1], t[4 * j + 3], 0xee);
+  }
+  for (int c = 0; c < 4; ++c) {
+    a[c].v = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
+    a[4 + c].v = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
+  }
+}
+XMC_INLINE vf sums(const vf* a) {
+  const __m256 p = _mm256_hadd_ps(_mm256_hadd_ps(a[0].v, a[1].v), _mm256_hadd_ps(a[2].v, a[3].v));
+  const __m256 q = _mm256_hadd_ps(_mm256_hadd_ps(a[4].v, a[5].v), _mm256_hadd_ps(a[6].v, a[7].v));
+  return {_mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31))};
 }
 
 #else
@@ -227,6 +300,19 @@ XMC_INLINE vf ldexp(vf a, vf n) {
     ::memcpy(&a.v[i], &bits, 4);
   }
   return a;
+}
+XMC_INLINE void fence() {}
+XMC_INLINE void transpose(vf* a) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float t = a[i].v[j];
+      a[i].v[j] = a[j].v[i];
+      a[j].v[i] = t;
+    }
+  }
+}
+XMC_INLINE vf sums(const vf* a) {
+  return {{sum(a[0]), sum(a[1]), sum(a[2]), sum(a[3])}};
 }
 
 #endif

@@ -399,3 +399,88 @@ def l1_solve(
     npt.NDArray[np.float32],
     list[tuple[int, int, int, int, float, float, float]],
 ]: ...
+# fanin: tensors are addresses, types 0 float32, 1 bfloat16, 2 float16
+class FaninLayer:
+    def __init__(
+        self,
+        labels: int,
+        features: int,
+        fan_in: int,
+        group_size: int,
+        indices: int,
+        index_bits: int,
+        weights: int,
+        weight_type: int,
+        bias: int,
+        bias_type: int,
+    ) -> None: ...
+
+def fanin_forward(
+    layer: FaninLayer, x: int, x_type: int, batch: int, to: int, to_type: int, threads: int
+) -> None: ...
+def fanin_grad_features(
+    layer: FaninLayer, g: int, g_type: int, batch: int, gx: int, gx_type: int, threads: int
+) -> None: ...
+def fanin_grad_weights(
+    layer: FaninLayer,
+    x: int,
+    x_type: int,
+    g: int,
+    g_type: int,
+    batch: int,
+    gw: int,
+    gw_type: int,
+    gbias: int,
+    gbias_type: int,
+    threads: int,
+) -> None: ...
+def fanin_grad_features_sparse(
+    layer: FaninLayer,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float32],
+    gx: int,
+    gx_type: int,
+    threads: int,
+) -> None: ...
+def fanin_grad_weights_sparse(
+    layer: FaninLayer,
+    x: int,
+    x_type: int,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float32],
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
+def fanin_loss(
+    layer: FaninLayer,
+    x: int,
+    x_type: int,
+    batch: int,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    loss: int,
+    scale: float,
+    gx: int,
+    gx_type: int,
+    gw: int,
+    gw_type: int,
+    gbias: int,
+    gbias_type: int,
+    threads: int,
+) -> float: ...
+def fanin_topk(
+    layer: FaninLayer, x: int, x_type: int, batch: int, k: int, threads: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]: ...
+def fanin_rewire(
+    layer: FaninLayer,
+    strength: npt.NDArray[np.float32],
+    threshold: float,
+    count: int,
+    candidates: npt.NDArray[np.int32],
+    seed: int,
+    threads: int,
+) -> npt.NDArray[np.uint8]: ...
+def fanin_random_indices(
+    groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int
+) -> None: ...

@@ -1,0 +1,110 @@
+#include "fanin/block.h"
+
+#include <string>
+
+namespace xmc::fanin {
+
+void check(const Layer& layer, int64_t batch) {
+  const auto require = [](bool ok, const char* what, int64_t got) {
+    if (!ok) throw std::invalid_argument(std::string(what) + ", got " + std::to_string(got));
+  };
+  require(batch >= 0, "batch must be >= 0", batch);
+  require(layer.labels >= 0, "labels must be >= 0", layer.labels);
+  require(layer.group >= 1, "group_size must be >= 1", layer.group);
+  require(layer.features >= 1 && layer.features <= kMaxFeatures, "features must be in [1, 2^26]",
+          layer.features);
+  require(layer.fan_in >= 1 && layer.fan_in <= layer.features, "fan_in must be in [1, features]",
+          layer.fan_in);
+  require(layer.index_bits == 16 || layer.index_bits == 32, "indices must have 16 or 32 bits",
+          layer.index_bits);
+  if (layer.index_bits == 16) {
+    require(layer.features <= 65536, "16-bit indices need features <= 65536", layer.features);
+  }
+}
+
+void pack_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
+               float* tile) {
+  const FaninConvert& convert = fanin_convert();
+  if (x.type == DType::f32) {
+    convert.pack(static_cast<const float*>(x.data), stride, rows, cols, tile);
+    return;
+  }
+  scratch.resize(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r) {
+    convert.widen(at(x, r * stride), x.type, cols, scratch.data() + r * cols);
+  }
+  convert.pack(scratch.data(), cols, rows, cols, tile);
+}
+
+Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads) {
+  const int64_t tiles = tile_count(batch);
+  Buffer<float> packed(tiles * features * kTile);
+  parallel_for(tiles, batch * features > 100'000 ? threads : 1, [&](int64_t t, int) {
+    std::vector<float> scratch;
+    const ConstTensor rows{at(x, t * kTile * features), x.type};
+    pack_rows(rows, features, tile_rows(batch, t), features, scratch, packed.data() + t * features * kTile);
+  });
+  return packed;
+}
+
+void BlockReader::read(int64_t first, int64_t labels) {
+  const FaninConvert& convert = fanin_convert();
+  const int64_t s = layer_.fan_in, group = first / layer_.group;
+  const int64_t n = (labels + layer_.group - 1) / layer_.group * s;
+  offsets_.resize(static_cast<size_t>(n));
+  const bool inside = layer_.index_bits == 16
+                          ? convert.offsets16(static_cast<const uint16_t*>(layer_.indices) + group * s, n,
+                                              layer_.features, offsets_.data())
+                          : convert.offsets32(static_cast<const int32_t*>(layer_.indices) + group * s, n,
+                                              layer_.features, offsets_.data());
+  if (!inside) {
+    throw std::invalid_argument(
+        "indices must be below the number of features " + std::to_string(layer_.features) +
+        "; a row of labels " + std::to_string(first) + ".." + std::to_string(first + labels - 1) + " is not");
+  }
+  const auto widened = [&](ConstTensor t, int64_t from, int64_t count, std::vector<float>& scratch) {
+    if (!t.data) return static_cast<const float*>(nullptr);
+    if (t.type == DType::f32) return static_cast<const float*>(t.data) + from;
+    scratch.resize(static_cast<size_t>(count));
+    convert.widen(at(t, from), t.type, count, scratch.data());
+    return static_cast<const float*>(scratch.data());
+  };
+  weights_ = widened(layer_.weights, first * s, labels * s, weight_scratch_);
+  bias_ = widened(layer_.bias, first, labels, bias_scratch_);
+}
+
+FeatureSums::FeatureSums(const Layer& layer, int64_t batch)
+    : batch_(batch), features_(layer.features), labels_(layer.labels), parts_(1) {
+  constexpr int64_t most = 32, memory = int64_t{16} << 20;
+  const int64_t floats = tile_count(batch) * kTile * features_;
+  // Adding the parts up must stay a small share of the work: labels * s >= 32 parts * features.
+  const int64_t affordable = layer.labels * layer.fan_in / (32 * features_);
+  parts_ = std::clamp<int64_t>(std::min(affordable, memory / std::max<int64_t>(4 * floats, 1)), 1, most);
+  sums_ = Buffer<float>(parts_ * floats);
+}
+
+int64_t FeatureSums::begin(int64_t part, int64_t step) const {
+  return std::min(labels_, chunk_count(labels_, step) * part / parts_ * step);
+}
+
+void FeatureSums::store(Tensor gx, int threads) {
+  const FaninConvert& convert = fanin_convert();
+  const int64_t tiles = tile_count(batch_), floats = features_ * kTile;
+  parallel_for(tiles, batch_ * features_ * parts_ > 100'000 ? threads : 1, [&](int64_t t, int) {
+    float* total = tile(0, t);
+    for (int64_t p = 1; p < parts_; ++p) {
+      const float* part = tile(p, t);
+      for (int64_t i = 0; i < floats; ++i) total[i] += part[i];
+    }
+    const int64_t rows = tile_rows(batch_, t);
+    if (gx.type == DType::f32) {
+      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * kTile * features_)), features_);
+      return;
+    }
+    std::vector<float> scratch(static_cast<size_t>(rows * features_));
+    convert.unpack(total, rows, features_, scratch.data(), features_);
+    convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * kTile * features_), false);
+  });
+}
+
+}  // namespace xmc::fanin

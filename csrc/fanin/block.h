@@ -1,0 +1,96 @@
+// What the passes share: packed features, a block of labels as float32 scratch, the split of the work.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/parallel.h"
+#include "fanin/kernels.h"
+
+namespace xmc::fanin {
+
+inline int64_t size_of(DType type) {
+  return type == DType::f32 ? 4 : 2;
+}
+inline const void* at(ConstTensor t, int64_t i) {
+  return static_cast<const char*>(t.data) + i * size_of(t.type);
+}
+inline void* at(Tensor t, int64_t i) {
+  return static_cast<char*>(t.data) + i * size_of(t.type);
+}
+
+inline int64_t tile_count(int64_t batch) {
+  return (batch + kTile - 1) / kTile;
+}
+// Batch rows in tile t.
+inline int64_t tile_rows(int64_t batch, int64_t t) {
+  return std::min<int64_t>(kTile, batch - t * kTile);
+}
+
+// Labels worked on together, a multiple of the group: small enough for their weights and logits to stay in
+// L2.
+inline int64_t block_labels(const Layer& layer) {
+  const int64_t wanted = layer.fan_in <= 64 ? 256 : 64;
+  return std::max<int64_t>(1, wanted / layer.group) * layer.group;
+}
+
+// Scratch for each thread of a parallel_for.
+template <class T>
+class PerThread {
+ public:
+  template <class Make>
+  PerThread(int threads, const Make& make) {
+    for (int t = 0; t < std::max(threads, 1); ++t) items_.push_back(make());
+  }
+  T& operator[](int thread) { return items_[static_cast<size_t>(thread)]; }
+
+ private:
+  std::vector<T> items_;
+};
+
+// x (or g restricted to some columns) as tiles [tile][column][kTile].
+void pack_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
+               float* tile);
+Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads);
+
+// Reads blocks of labels into scratch (or points into the layer where the storage is float32 already).
+class BlockReader {
+ public:
+  explicit BlockReader(const Layer& layer) : layer_(layer) {}
+
+  void read(int64_t first, int64_t labels);
+  const uint32_t* offsets() const { return offsets_.data(); }
+  const float* weights() const { return weights_; }
+  const float* bias() const { return bias_; }
+
+ private:
+  const Layer& layer_;
+  std::vector<uint32_t> offsets_;
+  std::vector<float> weight_scratch_, bias_scratch_;
+  const float* weights_ = nullptr;
+  const float* bias_ = nullptr;
+};
+
+// The gradient for the features is a sum over labels. The labels are cut into parts (by the shapes only),
+// each with its own sum, added up in order: the same bits for any number of threads.
+class FeatureSums {
+ public:
+  FeatureSums(const Layer& layer, int64_t batch);
+
+  int64_t parts() const { return parts_; }
+  // Labels of a part, cut at multiples of `step`.
+  int64_t begin(int64_t part, int64_t step) const;
+  float* tile(int64_t part, int64_t t) {
+    return sums_.data() + (part * tile_count(batch_) + t) * features_ * kTile;
+  }
+  void store(Tensor gx, int threads);
+
+ private:
+  int64_t batch_, features_, labels_, parts_;
+  Buffer<float> sums_;
+};
+
+}  // namespace xmc::fanin

@@ -1,0 +1,168 @@
+#include <cstring>
+
+#include "core/vec.h"
+#include "fanin/kernels.h"
+
+namespace xmc::XMC_SIMD_NS {
+namespace {
+
+using fanin::DType;
+using fanin::kTile;
+
+uint32_t bits_of(float f) {
+  uint32_t u;
+  std::memcpy(&u, &f, sizeof u);
+  return u;
+}
+
+float float_of(uint32_t u) {
+  float f;
+  std::memcpy(&f, &u, sizeof f);
+  return f;
+}
+
+uint16_t to_bf16(float f) {
+  const uint32_t u = bits_of(f);
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return static_cast<uint16_t>(f != f ? (u >> 16) | 0x40u : rounded);
+}
+
+#if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
+
+void widen_f16(const uint16_t* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  }
+  for (; i < n; ++i) to[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(from[i])));
+}
+
+void narrow_f16(const float* from, int64_t n, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
+  }
+  for (; i < n; ++i) to[i] = static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(from[i]), 0)));
+}
+
+#else
+
+float from_f16(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, rest = h & 0x7fffu;
+  if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);  // inf, NaN
+  const float f = float_of(rest << 13) * 0x1.0p112f;                                 // also denormals
+  return float_of(sign | bits_of(f));
+}
+
+uint16_t to_f16(float f) {
+  const uint32_t u = bits_of(f), sign = (u >> 16) & 0x8000u, rest = u & 0x7fffffffu;
+  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
+  if (rest < 0x38800000u) {  // denormal: let the float adder round to multiples of 2^-24
+    return static_cast<uint16_t>(sign | (bits_of(float_of(rest) + 0.5f) - bits_of(0.5f)));
+  }
+  return static_cast<uint16_t>(sign | (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1u)) >> 13);
+}
+
+void widen_f16(const uint16_t* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from_f16(from[i]);
+}
+
+void narrow_f16(const float* from, int64_t n, uint16_t* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to_f16(from[i]);
+}
+
+#endif
+
+void widen(const void* from, DType type, int64_t n, float* to) {
+  const auto* h = static_cast<const uint16_t*>(from);
+  if (type == DType::f32) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+  } else if (type == DType::bf16) {
+    for (int64_t i = 0; i < n; ++i) to[i] = float_of(static_cast<uint32_t>(h[i]) << 16);
+  } else {
+    widen_f16(h, n, to);
+  }
+}
+
+void stream_row(const float* from, int64_t n, float* to) {
+  int64_t i = 0;
+  const auto misaligned = reinterpret_cast<uintptr_t>(to) % (kWidth * sizeof(float)) / sizeof(float);
+  const int64_t head = misaligned ? kWidth - static_cast<int64_t>(misaligned) : 0;
+  for (; i < head && i < n; ++i) to[i] = from[i];
+  for (; i + kWidth <= n; i += kWidth) stream(to + i, load(from + i));
+  for (; i < n; ++i) to[i] = from[i];
+}
+
+void narrow(const float* from, DType type, int64_t n, void* to, bool streamed) {
+  if (type == DType::f32) {
+    if (streamed) return stream_row(from, n, static_cast<float*>(to));
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+  } else if (type == DType::bf16) {
+    auto* h = static_cast<uint16_t*>(to);
+    for (int64_t i = 0; i < n; ++i) h[i] = to_bf16(from[i]);
+  } else {
+    narrow_f16(from, n, static_cast<uint16_t*>(to));
+  }
+}
+
+void fence_streams() {
+  fence();
+}
+
+template <class Index>
+bool to_offsets(const Index* indices, int64_t n, int64_t features, uint32_t* offsets) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t v = static_cast<uint32_t>(indices[i]);
+    largest = v > largest ? v : largest;
+    offsets[i] = v * kTile;
+  }
+  return n == 0 || largest < features;
+}
+
+// kWidth x kWidth blocks; what does not fill a block goes one by one.
+void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
+  int64_t r = 0;
+  for (; r + kWidth <= rows; r += kWidth) {
+    int64_t c = 0;
+    for (; c + kWidth <= cols; c += kWidth) {
+      vf block[kWidth];
+      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (r + k) * stride + c);
+      transpose(block);
+      for (int k = 0; k < kWidth; ++k) store(to + (c + k) * kTile + r, block[k]);
+    }
+    for (; c < cols; ++c) {
+      for (int k = 0; k < kWidth; ++k) to[c * kTile + r + k] = from[(r + k) * stride + c];
+    }
+  }
+  for (; r < kTile; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[c * kTile + r] = r < rows ? from[r * stride + c] : 0.f;
+  }
+}
+
+void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride) {
+  int64_t r = 0;
+  for (; r + kWidth <= rows; r += kWidth) {
+    int64_t c = 0;
+    for (; c + kWidth <= cols; c += kWidth) {
+      vf block[kWidth];
+      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * kTile + r);
+      transpose(block);
+      for (int k = 0; k < kWidth; ++k) store(to + (r + k) * stride + c, block[k]);
+    }
+    for (; c < cols; ++c) {
+      for (int k = 0; k < kWidth; ++k) to[(r + k) * stride + c] = from[c * kTile + r + k];
+    }
+  }
+  for (; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[r * stride + c] = from[c * kTile + r];
+  }
+}
+
+}  // namespace
+
+extern const FaninConvert fanin_convert_table = {
+    &widen, &narrow, &fence_streams, &to_offsets<uint16_t>, &to_offsets<int32_t>, &pack, &unpack};
+
+}  // namespace xmc::XMC_SIMD_NS

@@ -1,0 +1,64 @@
+// What the fixed fan-in passes need from the instruction set. Everything here is float32 scratch: storage
+// types are widened and narrowed at the border (widen, narrow), index lists become offsets into a packed
+// tile.
+//
+// A packed tile is [feature][kTile]; a logit or gradient tile is [label][kTile], the labels of one block.
+#pragma once
+
+#include <cstdint>
+
+#include "core/simd.h"
+#include "fanin/fanin.h"
+
+namespace xmc::fanin {
+
+// Storage <-> scratch.
+struct FaninConvert {
+  void (*widen)(const void* from, DType type, int64_t n, float* to);
+  // Rounds to nearest even. `streamed`: past the caches (float32 only), to be followed by fence().
+  void (*narrow)(const float* from, DType type, int64_t n, void* to, bool streamed);
+  void (*fence)();
+  // offsets[i] = kTile * indices[i]; false if an index is not below `features`.
+  bool (*offsets16)(const uint16_t* indices, int64_t n, int64_t features, uint32_t* offsets);
+  bool (*offsets32)(const int32_t* indices, int64_t n, int64_t features, uint32_t* offsets);
+  // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
+  void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
+  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
+};
+
+// The passes, over a block of `labels` labels of which the first starts a group: offsets
+// ceil(labels / group) x s, w labels x s, bias null or labels.
+struct FaninPasses {
+  // Only the first `rows` of the kTile batch rows matter.
+  // z[l][r] = bias[l] + sum_i w[l][i] x[offset[l / group][i] + r]
+  void (*forward)(const float* x, const uint32_t* offsets, const float* w, const float* bias, int64_t labels,
+                  int64_t fan_in, int64_t group, int64_t rows, float* z);
+  // gx[offset[l / group][i] + r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none).
+  void (*grad_features)(float* gx, const uint32_t* offsets, const float* w, const float* g,
+                        const uint8_t* active, int64_t labels, int64_t fan_in, int64_t group);
+  // gw[l][i] += sum_t sum_r x_t[offset[l / group][i] + r] g_t[l][r] over `tiles` tiles, x_t = x + t x_stride
+  // and so on. gbias[l] += sum_t sum_r g_t[l][r] if not null. active_t = active + t labels.
+  void (*grad_weights)(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
+                       int64_t g_stride, const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in,
+                       int64_t group, float* gw, float* gbias);
+};
+
+struct FaninLoss {
+  // In place logits -> scale * gradient; sign is +1/-1 per logit, valid 1 or 0 per batch row. Returns the sum
+  // of the losses; active[l] says whether a gradient of label l is not zero.
+  double (*loss)(Loss kind, float* z, const float* sign, const float* valid, int64_t labels, float scale,
+                 uint8_t* active);
+  // Bit r: z[r] > threshold[r], of kTile.
+  uint32_t (*above)(const float* z, const float* threshold);
+};
+
+}  // namespace xmc::fanin
+
+namespace xmc {
+using fanin::FaninConvert;
+using fanin::FaninLoss;
+using fanin::FaninPasses;
+XMC_SIMD_TABLE(FaninConvert, fanin_convert)
+XMC_SIMD_TABLE(FaninPasses, fanin_passes)
+XMC_SIMD_TABLE(FaninLoss, fanin_loss)
+}  // namespace xmc

@@ -1,0 +1,237 @@
+// Register tiles. kTile batch rows are kVectors vectors; a pass over a group keeps kLabels labels in
+// registers at once, so that a line of x or gx is touched once per kLabels labels.
+#include "core/vec.h"
+#include "fanin/kernels.h"
+
+namespace xmc::XMC_SIMD_NS {
+namespace {
+
+using fanin::kTile;
+
+constexpr int kVectors = kTile / kWidth;
+#if defined(XMC_SIMD_IS_avx512)  // 32 registers
+constexpr int kLabels = 8, kPart = 2;
+#else  // 16 registers
+constexpr int kLabels = 4, kPart = 2;
+#endif
+// kPart: vectors of a tile that a register tile of a group works on at once.
+
+// One label with its own index list, kVec vectors. Two sums in turn hide the latency of the addition.
+template <int kVec>
+XMC_INLINE void forward_one(const float* x, const uint32_t* offsets, const float* w, float bias,
+                            int64_t fan_in, float* z) {
+  vf even[kVec], odd[kVec];
+  for (int v = 0; v < kVec; ++v) {
+    even[v] = splat(bias);
+    odd[v] = splat(0.f);
+  }
+  int64_t i = 0;
+  for (; i + 2 <= fan_in; i += 2) {
+    const vf w0 = splat(w[i]), w1 = splat(w[i + 1]);
+    const float *x0 = x + offsets[i], *x1 = x + offsets[i + 1];
+    for (int v = 0; v < kVec; ++v) {
+      even[v] = fma(w0, load(x0 + v * kWidth), even[v]);
+      odd[v] = fma(w1, load(x1 + v * kWidth), odd[v]);
+    }
+  }
+  if (i < fan_in) {
+    for (int v = 0; v < kVec; ++v) even[v] = fma(splat(w[i]), load(x + offsets[i] + v * kWidth), even[v]);
+  }
+  for (int v = 0; v < kVec; ++v) store(z + v * kWidth, even[v] + odd[v]);
+}
+
+// kN labels that share an index list, kVec vectors.
+template <int kN, int kVec>
+XMC_INLINE void forward_shared(const float* x, const uint32_t* offsets, const float* w, const float* bias,
+                               int64_t fan_in, float* z) {
+  vf a[kN][kVec];
+  for (int n = 0; n < kN; ++n) {
+    for (int v = 0; v < kVec; ++v) a[n][v] = splat(bias ? bias[n] : 0.f);
+  }
+  for (int64_t i = 0; i < fan_in; ++i) {
+    vf line[kVec];
+    for (int v = 0; v < kVec; ++v) line[v] = load(x + offsets[i] + v * kWidth);
+    for (int n = 0; n < kN; ++n) {
+      const vf wn = splat(w[n * fan_in + i]);
+      for (int v = 0; v < kVec; ++v) a[n][v] = fma(wn, line[v], a[n][v]);
+    }
+  }
+  for (int n = 0; n < kN; ++n) {
+    for (int v = 0; v < kVec; ++v) store(z + n * kTile + v * kWidth, a[n][v]);
+  }
+}
+
+template <int kVec>
+void forward_plain(const float* x, const uint32_t* offsets, const float* w, const float* bias, int64_t labels,
+                   int64_t fan_in, float* z) {
+  for (int64_t l = 0; l < labels; ++l) {
+    forward_one<kVec>(x, offsets + l * fan_in, w + l * fan_in, bias ? bias[l] : 0.f, fan_in, z + l * kTile);
+  }
+}
+
+void forward(const float* x, const uint32_t* offsets, const float* w, const float* bias, int64_t labels,
+             int64_t fan_in, int64_t group, int64_t rows, float* z) {
+  constexpr int kHalf = kVectors > 1 ? kVectors / 2 : 1;
+  const bool half = rows <= kHalf * kWidth;
+  if (group == 1) {
+    return half ? forward_plain<kHalf>(x, offsets, w, bias, labels, fan_in, z)
+                : forward_plain<kVectors>(x, offsets, w, bias, labels, fan_in, z);
+  }
+  const int vectors = half ? kHalf : kVectors;
+  for (int64_t first = 0; first < labels; first += group, offsets += fan_in) {
+    const int64_t end = first + group < labels ? first + group : labels;
+    int64_t l = first;
+    for (; l < end;) {
+      const int64_t n = end - l >= kLabels ? kLabels : 1;
+      const float* b = bias ? bias + l : nullptr;
+      int v = 0;
+      for (; v + kPart <= vectors; v += kPart) {
+        const float* xv = x + v * kWidth;
+        float* zv = z + l * kTile + v * kWidth;
+        if (n == kLabels) {
+          forward_shared<kLabels, kPart>(xv, offsets, w + l * fan_in, b, fan_in, zv);
+        } else {
+          forward_shared<1, kPart>(xv, offsets, w + l * fan_in, b, fan_in, zv);
+        }
+      }
+      for (; v < vectors; ++v) {
+        const float* xv = x + v * kWidth;
+        float* zv = z + l * kTile + v * kWidth;
+        if (n == kLabels) {
+          forward_shared<kLabels, 1>(xv, offsets, w + l * fan_in, b, fan_in, zv);
+        } else {
+          forward_shared<1, 1>(xv, offsets, w + l * fan_in, b, fan_in, zv);
+        }
+      }
+      l += n;
+    }
+  }
+}
+
+template <int kN, int kVec>
+XMC_INLINE void grad_features_shared(float* gx, const uint32_t* offsets, const float* w, const float* g,
+                                     int64_t fan_in) {
+  vf gn[kN][kVec];
+  for (int n = 0; n < kN; ++n) {
+    for (int v = 0; v < kVec; ++v) gn[n][v] = load(g + n * kTile + v * kWidth);
+  }
+  for (int64_t i = 0; i < fan_in; ++i) {
+    float* p = gx + offsets[i];
+    vf line[kVec];
+    for (int v = 0; v < kVec; ++v) line[v] = load(p + v * kWidth);
+    for (int n = 0; n < kN; ++n) {
+      const vf wn = splat(w[n * fan_in + i]);
+      for (int v = 0; v < kVec; ++v) line[v] = fma(wn, gn[n][v], line[v]);
+    }
+    for (int v = 0; v < kVec; ++v) store(p + v * kWidth, line[v]);
+  }
+}
+
+void grad_features(float* gx, const uint32_t* offsets, const float* w, const float* g, const uint8_t* active,
+                   int64_t labels, int64_t fan_in, int64_t group) {
+  if (group == 1) {
+    for (int64_t l = 0; l < labels; ++l) {
+      if (active && !active[l]) continue;
+      grad_features_shared<1, kVectors>(gx, offsets + l * fan_in, w + l * fan_in, g + l * kTile, fan_in);
+    }
+    return;
+  }
+  for (int64_t first = 0; first < labels; first += group, offsets += fan_in) {
+    const int64_t end = first + group < labels ? first + group : labels;
+    int64_t l = first;
+    for (; l + kLabels <= end; l += kLabels) {
+      bool any = !active;
+      for (int n = 0; active && n < kLabels; ++n) any = any || active[l + n];
+      if (!any) continue;
+      for (int v = 0; v < kVectors; v += kPart) {
+        grad_features_shared<kLabels, kPart>(gx + v * kWidth, offsets, w + l * fan_in,
+                                             g + l * kTile + v * kWidth, fan_in);
+      }
+    }
+    for (; l < end; ++l) {
+      if (active && !active[l]) continue;
+      grad_features_shared<1, kVectors>(gx, offsets, w + l * fan_in, g + l * kTile, fan_in);
+    }
+  }
+}
+
+// kN labels x kI connections of one index list, kN * kI = kWidth dot products over the batch at once. Labels
+// and connections past the end repeat the last one and are not stored.
+template <int kN, int kI>
+XMC_INLINE void grad_weights_block(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
+                                   int64_t g_stride, int64_t tiles, int64_t n_labels, int64_t n_inputs,
+                                   int64_t fan_in, float* gw) {
+  static_assert(kN * kI == kWidth);
+  vf a[kWidth];
+  for (int k = 0; k < kWidth; ++k) a[k] = splat(0.f);
+  int64_t row[kN], line[kI];
+  for (int n = 0; n < kN; ++n) row[n] = (n < n_labels ? n : n_labels - 1) * kTile;
+  for (int i = 0; i < kI; ++i) line[i] = offsets[i < n_inputs ? i : n_inputs - 1];
+  for (int64_t t = 0; t < tiles; ++t, x += x_stride, g += g_stride) {
+    for (int v = 0; v < kVectors; ++v) {
+      vf gn[kN];
+      for (int n = 0; n < kN; ++n) gn[n] = load(g + row[n] + v * kWidth);
+      for (int i = 0; i < kI; ++i) {
+        const vf xi = load(x + line[i] + v * kWidth);
+        for (int n = 0; n < kN; ++n) a[n * kI + i] = fma(xi, gn[n], a[n * kI + i]);
+      }
+    }
+  }
+  float total[kWidth];
+  store(total, sums(a));
+  for (int n = 0; n < kN && n < n_labels; ++n) {
+    for (int i = 0; i < kI && i < n_inputs; ++i) gw[n * fan_in + i] += total[n * kI + i];
+  }
+}
+
+template <int kN>
+void grad_weights_list(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
+                       int64_t g_stride, int64_t tiles, int64_t n_labels, int64_t fan_in, float* gw) {
+  constexpr int kI = kWidth / kN;
+  for (int64_t i = 0; i < fan_in; i += kI) {
+    grad_weights_block<kN, kI>(x, x_stride, offsets + i, g, g_stride, tiles, n_labels, fan_in - i, fan_in,
+                               gw + i);
+  }
+}
+
+void grad_weights(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g, int64_t g_stride,
+                  const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
+                  float* gw, float* gbias) {
+  constexpr int kN = kWidth >= 8 ? 4 : 2;
+  const auto any_active = [&](int64_t l, int64_t n) {
+    bool any = !active;
+    for (int64_t t = 0; active && t < tiles; ++t) {
+      for (int64_t k = l; k < l + n; ++k) any = any || active[t * labels + k];
+    }
+    return any;
+  };
+  for (int64_t first = 0; first < labels; first += group, offsets += fan_in) {
+    const int64_t end = first + group < labels ? first + group : labels;
+    for (int64_t l = first; l < end;) {
+      const int64_t left = end - l, n = left < kN ? left : kN;
+      if (any_active(l, n)) {
+        if (n == 1) {
+          grad_weights_list<1>(x, x_stride, offsets, g + l * kTile, g_stride, tiles, n, fan_in,
+                               gw + l * fan_in);
+        } else {
+          grad_weights_list<kN>(x, x_stride, offsets, g + l * kTile, g_stride, tiles, n, fan_in,
+                                gw + l * fan_in);
+        }
+      }
+      l += n;
+    }
+  }
+  for (int64_t l = 0; gbias && l < labels; ++l) {
+    vf a = splat(0.f);
+    for (int64_t t = 0; t < tiles; ++t) {
+      for (int v = 0; v < kVectors; ++v) a = a + load(g + t * g_stride + l * kTile + v * kWidth);
+    }
+    gbias[l] += sum(a);
+  }
+}
+
+}  // namespace
+
+extern const FaninPasses fanin_passes_table = {&forward, &grad_features, &grad_weights};
+
+}  // namespace xmc::XMC_SIMD_NS

@@ -1,0 +1,379 @@
+"""Sparse output layers with fixed fan-in that stand where ``nn.Linear`` stands, and losses without logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xmc_fast import _arrays
+from xmc_fast.nn import ops
+
+
+class FixedFanInLinear(nn.Module):
+    """A linear layer in which every output has exactly ``fan_in`` inputs.
+
+    Memory is ``out_features * fan_in`` weights and (16-bit, above 65,536 inputs 32-bit) indices instead of
+    ``out_features * in_features`` weights. With ``group_size > 1`` that many neighbouring outputs share one
+    index list: less index memory and faster, best when neighbours are related (see
+    :func:`xmc_fast.cluster.label_tree`).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+    fan_in : int
+        Inputs of each output, at most ``in_features``.
+    group_size : int
+        Outputs that share an index list.
+    bias : bool
+    seed : int
+        Of the random connections; the weights follow torch's own generator.
+
+    Attributes
+    ----------
+    weight : Parameter of shape (out_features, fan_in)
+    indices : buffer of shape (ceil(out_features / group_size), fan_in), uint16 or int32
+    bias : Parameter of shape (out_features,) or None
+
+    Examples
+    --------
+    >>> layer = FixedFanInLinear(768, 1000, fan_in=32)
+    >>> layer(torch.zeros(4, 768)).shape
+    torch.Size([4, 1000])
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    indices: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        fan_in: int,
+        *,
+        group_size: int = 1,
+        bias: bool = True,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not 1 <= fan_in <= in_features:
+            raise ValueError(f"fan_in must be in [1, in_features = {in_features}], got {fan_in}")
+        if group_size < 1:
+            raise ValueError(f"group_size must be >= 1, got {group_size}")
+        if out_features < 0:
+            raise ValueError(f"out_features must be >= 0, got {out_features}")
+        self.in_features, self.out_features = in_features, out_features
+        self.fan_in, self.group_size = fan_in, group_size
+        groups = (out_features + group_size - 1) // group_size
+        indices = ops.random_indices(groups, in_features, fan_in, seed=seed)
+        self.register_buffer("indices", indices.to(device))
+        self.weight = nn.Parameter(torch.empty(out_features, fan_in, device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform weights in +-1/sqrt(fan_in), as nn.Linear does; the connections stay."""
+        bound = 1 / math.sqrt(self.fan_in)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, fan_in={self.fan_in},"
+            f" group_size={self.group_size}, bias={self.bias is not None}"
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., in_features) -> (..., out_features)"""
+        rows = self._rows(x)
+        out: Tensor = ops.ops.fan_in_linear(rows, self.weight, self.indices, self.bias, self.group_size)
+        return out if x.dim() == 2 else out.reshape(*x.shape[:-1], self.out_features)
+
+    def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Scores and ids of the k best outputs of each row, best first, without a batch x outputs buffer.
+
+        >>> scores, ids = FixedFanInLinear(16, 100, fan_in=4).topk(torch.randn(2, 16), 5)
+        >>> ids.shape
+        torch.Size([2, 5])
+        """
+        with torch.no_grad():
+            rows = self._rows(x)
+            scores, ids = ops.ops.fan_in_topk(rows, self.weight, self.indices, self.bias, self.group_size, k)
+        return scores.reshape(*x.shape[:-1], k), ids.reshape(*x.shape[:-1], k)
+
+    def backward_sparse(self, x: Tensor, grad: Tensor) -> Tensor:
+        """Backward for a sparse gradient of the output, at a cost proportional to its entries.
+
+        ``grad`` is a torch sparse CSR matrix (batch, out_features). Adds to ``weight.grad`` and ``bias.grad``
+        as sparse tensors over the outputs that occur (for torch.optim.SparseAdam or SGD) and returns the
+        gradient for x.
+        """
+        rows = self._rows(x)
+        if tuple(grad.shape) != (rows.shape[0], self.out_features):
+            wanted = (rows.shape[0], self.out_features)
+            raise ValueError(f"grad must have shape {wanted}, got {tuple(grad.shape)}")
+        gx, labels, gw, gb = ops.ops.fan_in_grad_sparse(
+            rows.detach(),
+            self.weight.detach(),
+            self.indices,
+            self.group_size,
+            grad.crow_indices(),
+            grad.col_indices(),
+            grad.values(),
+        )
+        for parameter, values in ((self.weight, gw), (self.bias, gb)):
+            if parameter is not None and parameter.requires_grad:
+                sparse = torch.sparse_coo_tensor(
+                    labels[None], values, parameter.shape, is_coalesced=True, check_invariants=False
+                )
+                parameter.grad = sparse if parameter.grad is None else parameter.grad + sparse
+        result: Tensor = gx.reshape(x.shape)
+        return result
+
+    def rewire(
+        self,
+        *,
+        fraction: float = 0.0,
+        threshold: float = -1.0,
+        strength: Tensor | None = None,
+        candidates: Tensor | None = None,
+        seed: int = 0,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> Tensor:
+        """Replace the weakest connections; returns the mask of new ones (groups, fan_in).
+
+        In each index list the weakest ``fraction`` and all of strength <= ``threshold`` are replaced, see
+        :func:`xmc_fast.nn.ops.rewire_`. New weights are zero, and so is their state in ``optimizer``.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction must be in [0, 1], got {fraction}")
+        weight, indices = self.weight.detach().cpu(), self.indices.cpu()
+        changed = ops.rewire_(
+            weight,
+            indices,
+            self.in_features,
+            group_size=self.group_size,
+            strength=None if strength is None else strength.detach().cpu(),
+            count=int(fraction * self.fan_in),
+            threshold=threshold,
+            candidates=None if candidates is None else candidates.cpu(),
+            seed=seed,
+        )
+        with torch.no_grad():
+            if self.weight.device.type != "cpu":
+                self.weight.copy_(weight)
+                self.indices.copy_(indices)
+            if optimizer is not None:
+                per_label = changed.repeat_interleave(self.group_size, 0)[: self.out_features]
+                per_label = per_label.to(self.weight.device)
+                for state in optimizer.state.get(self.weight, {}).values():
+                    if isinstance(state, Tensor) and state.shape == self.weight.shape:
+                        state[per_label] = 0
+        return changed
+
+    # torch cannot pickle uint16 tensors outside torch.save: they travel as int16
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if self.indices.dtype == torch.uint16:
+            state["_buffers"] = {**state["_buffers"], "indices": self.indices.view(torch.int16)}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self.indices.dtype == torch.int16:
+            self._buffers["indices"] = self.indices.view(torch.uint16)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features, got shape {tuple(x.shape)}")
+        return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+
+
+class GroupSharedLinear(FixedFanInLinear):
+    """:class:`FixedFanInLinear` whose outputs share index lists in groups of 16 (8 to 64 are good sizes).
+
+    >>> GroupSharedLinear(64, 100, fan_in=8).indices.shape
+    torch.Size([7, 8])
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, fan_in: int, *, group_size: int = 16, **options: Any
+    ) -> None:
+        super().__init__(in_features, out_features, fan_in, group_size=group_size, **options)
+
+
+class DenseHeadSparseTail(nn.Module):
+    """A dense layer for the frequent labels and a fixed fan-in layer for all others.
+
+    Gradients through a sparse layer train an encoder badly; the dense head carries them (it replaces an
+    auxiliary loss). ``head`` holds the ids of the head labels.
+
+    >>> layer = DenseHeadSparseTail(16, 100, head=[3, 7], fan_in=4)
+    >>> layer(torch.zeros(2, 16)).shape
+    torch.Size([2, 100])
+    """
+
+    head_labels: Tensor
+    tail_labels: Tensor
+    position: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        head: Sequence[int] | Tensor,
+        fan_in: int,
+        *,
+        group_size: int = 1,
+        bias: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        ids = torch.as_tensor(head, dtype=torch.int64).unique()  # type: ignore[no-untyped-call]
+        if len(ids) and not (int(ids[0]) >= 0 and int(ids[-1]) < out_features):
+            raise ValueError(
+                f"head must hold labels in [0, {out_features}), got {int(ids[0])}..{int(ids[-1])}"
+            )
+        rest = torch.ones(out_features, dtype=torch.bool)
+        rest[ids] = False
+        tail = rest.nonzero().squeeze(1)
+        position = torch.empty(out_features, dtype=torch.int64)
+        position[torch.cat([ids, tail])] = torch.arange(out_features)
+        self.register_buffer("head_labels", ids)
+        self.register_buffer("tail_labels", tail)
+        self.register_buffer("position", position)  # of a label in (head, tail)
+        self.head = nn.Linear(in_features, len(ids), bias=bias)
+        self.tail = FixedFanInLinear(
+            in_features, len(tail), fan_in, group_size=group_size, bias=bias, seed=seed
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., in_features) -> (..., out_features)"""
+        return torch.cat([self.head(x), self.tail(x)], -1).index_select(-1, self.position)
+
+    def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Scores and ids of the k best labels of each row, best first."""
+        with torch.no_grad():
+            h_scores, h = torch.topk(self.head(x), min(k, len(self.head_labels)))
+            t_scores, t = self.tail.topk(x, min(k, len(self.tail_labels)))
+            scores = torch.cat([h_scores, t_scores.to(h_scores.dtype)], -1)
+            ids = torch.cat([self.head_labels[h], self.tail_labels[t]], -1)
+            ids, order = torch.sort(ids, -1)  # lower ids first among equal scores
+            scores, best = torch.sort(scores.gather(-1, order), dim=-1, descending=True, stable=True)
+        return scores[..., :k], ids.gather(-1, best)[..., :k]
+
+
+def sparse_squared_hinge(
+    x: Tensor,
+    layer: FixedFanInLinear | DenseHeadSparseTail,
+    targets: Any,
+    *,
+    reduction: str = "batchmean",
+) -> Tensor:
+    """sum_l max(0, 1 - y_l z_l)^2 of ``z = layer(x)``, y = +1 at the targets and -1 elsewhere.
+
+    The logits exist for one block of labels at a time, and the gradients are computed in the same pass: memory
+    is that of the layer, for any number of labels.
+
+    Parameters
+    ----------
+    x : Tensor of shape (batch, in_features)
+    layer : FixedFanInLinear or DenseHeadSparseTail
+    targets : scipy sparse or torch sparse CSR matrix of shape (batch, out_features)
+        Binary.
+    reduction : {"batchmean", "sum", "mean"}
+        Divide by the batch size, not at all, or by batch size times labels.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> layer = FixedFanInLinear(8, 50, fan_in=4)
+    >>> targets = sp.csr_matrix(([1, 1], ([0, 1], [3, 40])), shape=(2, 50))
+    >>> loss = sparse_squared_hinge(torch.randn(2, 8), layer, targets)
+    >>> loss.backward()
+    >>> layer.weight.grad.shape
+    torch.Size([50, 4])
+    """
+    return _fused_loss("squared_hinge", x, layer, targets, reduction)
+
+
+def sparse_bce(
+    x: Tensor,
+    layer: FixedFanInLinear | DenseHeadSparseTail,
+    targets: Any,
+    *,
+    reduction: str = "batchmean",
+) -> Tensor:
+    """Binary cross-entropy of ``layer(x)``, without the logits: see :func:`sparse_squared_hinge`."""
+    return _fused_loss("bce", x, layer, targets, reduction)
+
+
+def _fused_loss(
+    name: str, x: Tensor, layer: FixedFanInLinear | DenseHeadSparseTail, targets: Any, reduction: str
+) -> Tensor:
+    if x.dim() != 2:
+        raise ValueError(f"x must have shape (batch, in_features), got {tuple(x.shape)}")
+    crow, col = _positions(targets, x.shape[0], layer.out_features)
+    divisors = {"sum": 1, "batchmean": x.shape[0], "mean": x.shape[0] * layer.out_features}
+    if reduction not in divisors:
+        raise ValueError(f"reduction must be one of {sorted(divisors)}, got {reduction!r}")
+    scale = 1.0 / max(divisors[reduction], 1)
+    if isinstance(layer, FixedFanInLinear):
+        return _fan_in_loss(name, x, layer, crow, col, scale)
+    # the head is dense and small; its targets leave the list of the tail
+    position = layer.position.to(col.device)[col]
+    rows = torch.repeat_interleave(torch.arange(x.shape[0], device=col.device), crow.diff())
+    n_head = len(layer.head_labels)
+    in_head = position < n_head
+    z = layer.head(x)
+    y = torch.full_like(z, -1.0)
+    y[rows[in_head].to(z.device), position[in_head].to(z.device)] = 1.0
+    head = (1 - y * z).clamp(min=0).square() if name == "squared_hinge" else nn.functional.softplus(-y * z)
+    counts = torch.bincount(rows[~in_head], minlength=x.shape[0])
+    tail_crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    tail = _fan_in_loss(name, x, layer.tail, tail_crow, position[~in_head] - n_head, scale)
+    return head.sum() * scale + tail
+
+
+def _fan_in_loss(
+    name: str, x: Tensor, layer: FixedFanInLinear, crow: Tensor, col: Tensor, scale: float
+) -> Tensor:
+    grad = torch.is_grad_enabled()
+    loss: Tensor = ops.ops.fan_in_loss(
+        x,
+        layer.weight,
+        layer.indices,
+        layer.bias,
+        layer.group_size,
+        crow,
+        col,
+        ops.LOSSES[name],
+        scale,
+        grad and x.requires_grad,
+        grad and layer.weight.requires_grad,
+        grad and layer.bias is not None and layer.bias.requires_grad,
+    )[0]
+    return loss
+
+
+def _positions(targets: Any, rows: int, labels: int) -> tuple[Tensor, Tensor]:
+    """Row offsets and columns of the positive targets."""
+    if isinstance(targets, Tensor):
+        if targets.layout != torch.sparse_csr:
+            raise ValueError(f"targets must be scipy sparse or torch sparse CSR, got layout {targets.layout}")
+        if tuple(targets.shape) != (rows, labels):
+            raise ValueError(f"targets must have shape {(rows, labels)}, got {tuple(targets.shape)}")
+        return targets.crow_indices().to(torch.int64), targets.col_indices().to(torch.int64)
+    csr = _arrays.labels(targets, "targets", n_rows=rows, n_labels=labels)
+    return torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices)

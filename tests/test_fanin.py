@@ -1,0 +1,444 @@
+"""Fixed fan-in kernels and torch operators against float64."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+torch = pytest.importorskip("torch")
+
+from reference import fanin as reference  # noqa: E402
+from xmc_fast.nn import fanin, ops  # noqa: E402
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# batch, features, labels, fan_in, group_size: 0, 1, tile and block sizes and one beside
+SIZES = [
+    (0, 7, 5, 3, 1),
+    (1, 1, 1, 1, 1),
+    (3, 9, 0, 4, 1),
+    (16, 40, 256, 32, 1),
+    (17, 33, 257, 17, 1),
+    (31, 50, 255, 15, 1),
+    (3, 65600, 63, 9, 1),
+    (129, 64, 300, 33, 1),
+    (32, 48, 100, 16, 8),
+    (5, 40, 37, 7, 16),
+    (65, 100, 519, 12, 64),
+    (40, 30, 50, 5, 3),
+]
+
+
+def make(batch, features, labels, fan_in, group, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    layer = fanin.FixedFanInLinear(features, labels, fan_in, group_size=group, seed=seed)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(labels, fan_in, generator=generator))
+        layer.bias.copy_(torch.randn(labels, generator=generator))
+    return layer.to(dtype), torch.randn(batch, features, generator=generator).to(dtype)
+
+
+def arrays(layer, x):
+    f64 = [t.detach().double().numpy() for t in (x, layer.weight, layer.bias)]
+    return *f64, layer.indices.numpy()
+
+
+def close(got, want, dtype, scale):
+    """float32: rounding of the sum; low precision: at most twice the error of rounding the exact result."""
+    got = got.detach().double().numpy() if isinstance(got, torch.Tensor) else got
+    assert got.shape == want.shape
+    assert np.isfinite(got).all()
+    rounded = torch.from_numpy(want).to(dtype).double().numpy()
+    allowed = 2 * np.abs(rounded - want).max(initial=0) + 2e-6 * scale
+    assert np.abs(got - want).max(initial=0) <= allowed
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_passes_match_reference(simd, size, dtype):
+    layer, x = make(*size, dtype)
+    x_, w_, b_, idx = arrays(layer, x)
+    W = reference.dense(w_, idx, layer.group_size, layer.in_features)
+    scale = 4.0 * np.sqrt(layer.fan_in)
+    z = reference.forward(x_, W, b_)
+    close(layer(x), z, dtype, scale)
+
+    g = torch.randn(z.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    gx_, gw_, gb_ = reference.gradients(x_, W, g.double().numpy(), idx, layer.group_size)
+    gx = ops.ops.fan_in_grad_features(g, layer.weight, layer.indices, layer.group_size, x.shape[1], dtype)
+    gw, gb = ops.ops.fan_in_grad_weights(x, g, layer.indices, layer.group_size, True, dtype)
+    close(gx, gx_, dtype, np.abs(gx_).max(initial=1))
+    close(gw, gw_, dtype, np.abs(gw_).max(initial=1))
+    close(gb, gb_, dtype, np.abs(gb_).max(initial=1))
+
+
+@pytest.mark.parametrize("name", ["squared_hinge", "bce"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_fused_loss_matches_reference(simd, size, name):
+    layer, x = make(*size)
+    x_, w_, b_, idx = arrays(layer, x)
+    W = reference.dense(w_, idx, layer.group_size, layer.in_features)
+    z = reference.forward(x_, W, b_)
+    y = np.where(np.random.default_rng(2).random(z.shape) < 0.1, 1.0, -1.0)
+    value, g = getattr(reference, name)(z, y)
+    g /= max(len(x_), 1)
+    wanted = reference.gradients(x_, W, g, idx, layer.group_size)
+    x.requires_grad_()
+    loss = getattr(fanin, f"sparse_{name}")(x, layer, sp.csr_matrix(y > 0))
+    loss.backward()
+    assert loss.item() == pytest.approx(value / max(len(x_), 1), rel=1e-5, abs=1e-6)
+    for got, want in zip((x.grad, layer.weight.grad, layer.bias.grad), wanted, strict=True):
+        assert got.shape == want.shape
+        assert np.abs(got.numpy() - want).max(initial=0) <= 5e-6 * max(1, np.abs(want).max(initial=1))
+
+
+def test_bce_far_from_zero(simd):
+    layer, x = make(4, 8, 40, 4, 1)
+    with torch.no_grad():
+        layer.weight.mul_(100)
+    x_, w_, b_, idx = arrays(layer, x)
+    z = reference.forward(x_, reference.dense(w_, idx, 1, 8), b_)
+    value, g = reference.bce(z, -np.ones_like(z))
+    loss = fanin.sparse_bce(x, layer, sp.csr_matrix(z.shape), reduction="sum")
+    loss.backward()
+    assert loss.item() == pytest.approx(value, rel=1e-6)
+    np.testing.assert_allclose(layer.bias.grad.numpy(), g.sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_squared_hinge_skips_what_is_zero(simd):
+    layer, x = make(40, 16, 300, 4, 1)
+    with torch.no_grad():
+        layer.bias.fill_(-1e3)  # every margin is met
+        layer.bias[7] = 0
+    loss = fanin.sparse_squared_hinge(x, layer, sp.csr_matrix((40, 300)))
+    loss.backward()
+    assert layer.weight.grad[7].abs().sum() > 0
+    assert layer.weight.grad.abs().sum() == layer.weight.grad[7].abs().sum()
+
+
+def test_nan_reaches_the_loss(simd):
+    layer, x = make(3, 8, 20, 4, 1)
+    x[1, int(layer.indices[4, 0])] = float("nan")
+    for loss in (fanin.sparse_squared_hinge, fanin.sparse_bce):
+        assert loss(x, layer, sp.csr_matrix((3, 20))).isnan()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_topk_matches_reference(simd, size):
+    layer, x = make(*size)
+    with torch.no_grad():  # small whole numbers: many equal scores, no rounding
+        layer.weight.round_()
+        layer.bias.round_()
+    x.round_()
+    x_, w_, b_, idx = arrays(layer, x)
+    z = reference.forward(x_, reference.dense(w_, idx, layer.group_size, layer.in_features), b_)
+    for k in {0, min(1, layer.out_features), min(5, layer.out_features), layer.out_features}:
+        scores, ids = layer.topk(x, k)
+        want_scores, want_ids = reference.topk(z, k) if len(z) else (np.empty((0, k)), np.empty((0, k)))
+        np.testing.assert_array_equal(ids.numpy(), want_ids)
+        np.testing.assert_array_equal(scores.numpy(), want_scores)
+
+
+def test_topk_with_nan_and_infinity(simd):
+    layer, x = make(2, 8, 600, 4, 1)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.fill_(float("nan"))
+        layer.bias[500:520] = float("-inf")
+        layer.bias[550] = 1.0
+    _, ids = layer.topk(x, 3)
+    assert ids.tolist() == [[550, 500, 501]] * 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [s for s in SIZES if s[0] and s[2]], ids=str)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+def test_sparse_gradient_matches_dense(size, dtype):
+    layer, x = make(*size, dtype)
+    dense = torch.randn(size[0], size[2], generator=torch.Generator().manual_seed(3))
+    dense[torch.rand(dense.shape, generator=torch.Generator().manual_seed(4)) > 0.2] = 0
+    g = sp.csr_matrix(dense.to(dtype).float().numpy())
+    x_, w_, _, idx = arrays(layer, x)
+    W = reference.dense(w_, idx, layer.group_size, layer.in_features)
+    wanted = reference.gradients(x_, W, g.toarray().astype(float), idx, layer.group_size)
+    csr = torch.sparse_csr_tensor(g.indptr, g.indices, g.data, size=g.shape, check_invariants=True)
+    gx = layer.backward_sparse(x, csr)
+    got = (gx, layer.weight.grad.to_dense(), layer.bias.grad.to_dense())
+    for a, b in zip(got, wanted, strict=True):
+        close(a, b, dtype, np.abs(b).max(initial=1))
+    assert set(layer.weight.grad.coalesce().indices()[0].tolist()) == set(g.indices.tolist())
+
+
+def test_bit_equal_over_threads():
+    layer, x = make(70, 60, 3000, 16, 1)
+    shared, _ = make(70, 60, 3000, 16, 16)
+    targets = sp.random(70, 3000, 0.01, format="csr", random_state=0) != 0
+
+    def everything():
+        results = []
+        for module in (layer, shared):
+            a = x.clone().requires_grad_()
+            module.zero_grad()
+            module(a).square().sum().backward()
+            results += [module(x), a.grad, module.weight.grad, *module.topk(x, 7)]
+            b = x.clone().requires_grad_()
+            module.zero_grad()
+            loss = fanin.sparse_bce(b, module, targets)
+            loss.backward()
+            results += [loss, b.grad, module.weight.grad, module.bias.grad]
+        return [r.detach().clone() for r in results]
+
+    before = torch.get_num_threads()
+    first = None
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            ops_limit = ops._core.default_threads()
+            ops._core.set_default_threads(threads)
+            got = everything()
+            ops._core.set_default_threads(ops_limit)
+            first = first or got
+            for a, b in zip(first, got, strict=True):
+                assert torch.equal(a, b)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("needs", "group"), [*((n, 1) for n in range(8)), (7, 4)])
+def test_gradcheck_any_subset(needs, group):
+    layer, x = make(3, 5, 10, 2, group, torch.float64)
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    inputs = [t.clone().requires_grad_(bool(needs >> i & 1)) for i, t in enumerate((x, weight, bias))]
+
+    def linear(x, weight, bias):
+        return ops.ops.fan_in_linear(x, weight, layer.indices, bias, group)
+
+    if needs:
+        assert torch.autograd.gradcheck(linear, inputs)
+    else:
+        assert not linear(*inputs).requires_grad
+
+    def loss(x, weight, bias, kind):
+        crow, col = torch.tensor([0, 2, 2, 3]), torch.tensor([1, 4, 9])
+        args = (weight, layer.indices, bias, group, crow, col, kind, 0.3)
+        return ops.ops.fan_in_loss(x, *args, *(t.requires_grad for t in inputs))[0]
+
+    for kind in (0, 1):
+        if needs:
+            assert torch.autograd.gradcheck(loss, [*inputs, kind])
+
+
+def test_float32_backward_any_subset():
+    layer, x = make(5, 9, 40, 4, 1)
+    full = None
+    for needs in (7, 1, 2, 3, 4, 5, 6):
+        a = x.clone().requires_grad_(bool(needs & 1))
+        layer.weight.requires_grad_(bool(needs & 2))
+        layer.bias.requires_grad_(bool(needs & 4))
+        layer.zero_grad()
+        layer(a).square().sum().backward()
+        got = [a.grad, layer.weight.grad, layer.bias.grad]
+        full = full or [t.clone() for t in got]
+        for i in range(3):
+            if needs >> i & 1:
+                torch.testing.assert_close(got[i], full[i])
+            else:
+                assert got[i] is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_opcheck(dtype):
+    layer, x = make(3, 9, 10, 4, 1, dtype)
+    layer.requires_grad_(dtype != torch.bfloat16)
+    x.requires_grad_(dtype != torch.bfloat16)
+    args = (x, layer.weight, layer.indices, layer.bias, 1)
+    crow, col = torch.tensor([0, 2, 2, 3]), torch.tensor([1, 4, 9])
+    g = torch.ones(3, 10, dtype=dtype)
+    w, i = layer.weight.detach(), layer.indices
+    checks = {
+        "fan_in_linear": args,
+        "fan_in_loss": (*args, crow, col, 0, 1.0, True, True, True),
+        "fan_in_topk": (*(t.detach() if isinstance(t, torch.Tensor) else t for t in args), 2),
+        "fan_in_grad_features": (g, w, i, 1, 9, dtype),
+        "fan_in_grad_weights": (x.detach(), g, i, 1, True, dtype),
+    }
+    if dtype != torch.float64:
+        values = torch.ones(3)
+        checks["fan_in_grad_sparse"] = (x.detach(), w, i, 1, crow, col, values)
+    for name, arguments in checks.items():
+        torch.library.opcheck(getattr(torch.ops.xmc_fast, name).default, arguments)
+
+
+def test_compile_fullgraph():
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), make(1, 12, 40, 4, 1)[0])
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(5, 6, requires_grad=True)
+    want = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
+    got = torch.autograd.grad(compiled(x).square().sum(), [x, *model.parameters()])
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(compiled(torch.ones(3, 6)), model(torch.ones(3, 6)))
+
+
+def test_autocast():
+    layer, x = make(5, 9, 40, 4, 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, ops.ops.fan_in_linear(x.bfloat16(), layer.weight, layer.indices, layer.bias, 1))
+    out.float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+
+
+def test_module_contracts(tmp_path):
+    layer, x = make(5, 9, 40, 4, 1)
+    other = fanin.FixedFanInLinear(9, 40, 4, seed=5)
+    assert not torch.equal(layer.indices, other.indices)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
+    other.load_state_dict(torch.load(tmp_path / "layer.pt"))
+    for same in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(same(x), layer(x))
+    assert layer.indices.dtype == torch.uint16
+    assert fanin.FixedFanInLinear(65537, 3, 2).indices.dtype == torch.int32
+    assert fanin.FixedFanInLinear(65536, 3, 2).indices.dtype == torch.uint16
+    # any layout and number of dimensions, as nn.Linear
+    wide = torch.randn(9, 5, 2)
+    assert torch.equal(layer(wide.permute(1, 2, 0)), layer(wide.permute(1, 2, 0).contiguous()))
+    assert layer(torch.randn(0, 9)).shape == (0, 40)
+    assert layer(torch.randn(9)).shape == (40,)
+    expanded = layer(x).sum()
+    expanded.backward()  # the gradient arrives expanded, not contiguous
+    want = reference.gradients(
+        x.double().numpy(), np.zeros((40, 9)), np.ones((5, 40)), layer.indices.numpy(), 1
+    )
+    np.testing.assert_allclose(layer.weight.grad.numpy(), want[1], rtol=1e-5, atol=1e-5)
+
+
+def test_errors_say_what_is_wrong():
+    layer, x = make(5, 9, 40, 4, 1)
+    with pytest.raises(ValueError, match="x must have 9 features"):
+        layer(torch.zeros(2, 8))
+    with pytest.raises(ValueError, match="fan_in must be"):
+        fanin.FixedFanInLinear(4, 3, 5)
+    bad = layer.indices.clone()
+    bad[39, 3] = 9
+    with pytest.raises(ValueError, match="below the number of features 9"):
+        ops.ops.fan_in_linear(x, layer.weight, bad, layer.bias, 1)
+    with pytest.raises(ValueError, match="targets has 39 columns"):
+        fanin.sparse_bce(x, layer, sp.csr_matrix((5, 39)))
+    with pytest.raises(ValueError, match="reduction"):
+        fanin.sparse_bce(x, layer, sp.csr_matrix((5, 40)), reduction="none")
+    with pytest.raises(ValueError, match="k must be"):
+        layer.topk(x, 41)
+    with pytest.raises(ValueError, match="dtype"):
+        layer(x.to(torch.int32))
+
+
+def test_dense_head_sparse_tail():
+    layer = fanin.DenseHeadSparseTail(12, 50, head=[40, 3, 17], fan_in=5, group_size=4)
+    x = torch.randn(6, 12, requires_grad=True)
+    out = layer(x)
+    torch.testing.assert_close(out[:, [3, 17, 40]], layer.head(x))
+    torch.testing.assert_close(out[:, layer.tail_labels], layer.tail(x))
+    scores, ids = layer.topk(x, 10)
+    want = torch.sort(out.detach(), 1, descending=True)
+    torch.testing.assert_close(scores, want.values[:, :10])
+    assert torch.equal(ids, want.indices[:, :10])
+    y = np.random.default_rng(0).random((6, 50)) < 0.2
+    for name in ("squared_hinge", "bce"):
+        value, _ = getattr(reference, name)(out.detach().double().numpy(), np.where(y, 1.0, -1.0))
+        loss = getattr(fanin, f"sparse_{name}")(x, layer, sp.csr_matrix(y), reduction="sum")
+        assert loss.item() == pytest.approx(value, rel=1e-5)
+        logits = layer(x)
+        s = torch.from_numpy(np.where(y, 1.0, -1.0)).float()
+        hinge = (1 - s * logits).clamp(min=0).square().sum()
+        dense = hinge if name == "squared_hinge" else torch.nn.functional.softplus(-s * logits).sum()
+        parameters = [x, *layer.parameters()]
+        for a, b in zip(
+            torch.autograd.grad(loss, parameters), torch.autograd.grad(dense, parameters), strict=True
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("features", [40, 70000])
+def test_rewire(group, features):
+    layer, _ = make(1, features, 37, 8, group)
+    optimizer = torch.optim.Adam(layer.parameters())
+    for p in layer.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    before = copy.deepcopy(layer)
+    strength = ops.magnitude(before.weight, group)
+    changed = layer.rewire(fraction=0.5, seed=3, optimizer=optimizer)
+    assert (changed.sum(1) == 4).all()
+    lists, old = layer.indices.long(), before.indices.long()
+    assert all(len(set(row.tolist())) == 8 for row in lists)
+    assert (lists < features).all()
+    assert torch.equal(lists[~changed], old[~changed])
+    assert not any(set(a[c].tolist()) & set(b.tolist()) for a, b, c in zip(lists, old, changed, strict=True))
+    # the weakest four go
+    weakest = torch.argsort(strength, 1)[:, :4]
+    assert torch.equal(changed, torch.zeros_like(changed).scatter_(1, weakest, True))
+    per_label = changed.repeat_interleave(group, 0)[:37]
+    assert (layer.weight[per_label] == 0).all()
+    assert torch.equal(layer.weight[~per_label], before.weight[~per_label])
+    moment = optimizer.state[layer.weight]["exp_avg"]
+    assert (moment[per_label] == 0).all()
+    assert (moment[~per_label] != 0).all()
+    # the same seed gives the same connections, another one does not
+    again = copy.deepcopy(before)
+    again.rewire(fraction=0.5, seed=3)
+    assert torch.equal(again.indices, layer.indices)
+    different = copy.deepcopy(before)
+    different.rewire(fraction=0.5, seed=4)
+    assert not torch.equal(different.indices, layer.indices)
+
+
+def test_rewire_threshold_candidates_and_full_lists():
+    layer, _ = make(1, 20, 5, 6, 1)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+        layer.weight[2, 1] = 0.01
+    absent = [d for d in range(20) if d not in layer.indices[2].tolist()]
+    present = int(layer.indices[2, 0])
+    candidates = torch.zeros(5, 3, dtype=torch.int32)
+    candidates[2] = torch.tensor([present, absent[4], absent[5]])
+    changed = layer.rewire(threshold=0.1, candidates=candidates)
+    assert changed.nonzero().tolist() == [[2, 1]]
+    assert int(layer.indices[2, 1]) == absent[4]
+    full = fanin.FixedFanInLinear(6, 5, 6)  # nothing left to grow
+    assert not full.rewire(fraction=1.0).any()
+
+
+def test_memory_of_the_fused_paths():
+    """670,091 labels, fan-in 64: layer, gradients and Adam under 1 GB, no batch x labels buffer (343 MB)."""
+    pytest.importorskip("resource")
+    code = """
+import resource, torch, scipy.sparse as sp
+from xmc_fast.nn import fanin
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+x = torch.randn(128, 768, requires_grad=True)
+warm = fanin.FixedFanInLinear(768, 300, 64)
+fanin.sparse_squared_hinge(x, warm, sp.csr_matrix((128, 300))).backward()
+torch.optim.Adam(warm.parameters(), foreach=False, fused=True).step()
+start = peak()
+layer = fanin.FixedFanInLinear(768, 670_091, 64)
+optimizer = torch.optim.Adam(layer.parameters(), foreach=False, fused=True)
+targets = sp.random(128, 670_091, 1e-5, format="csr", random_state=0) != 0
+fanin.sparse_squared_hinge(x, layer, targets).backward()
+optimizer.step()
+layer.topk(x[:32], 5)
+print(peak() - start)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    used = float(out.stdout)
+    tensors = (670_091 * 64 * (4 * 4 + 2) + 670_091 * 4 * 4) / 2**20  # weight, gradient, 2 moments, indices
+    assert used < 1e9 / 2**20
+    assert used < tensors + 100
