@@ -83,7 +83,6 @@ XMC_INLINE vf round(vf a) {
 XMC_INLINE vf ldexp(vf a, vf n) {
   return {_mm512_scalef_ps(a.v, n.v)};
 }  // a * 2^n, n an integer, the result a normal number
-}
 XMC_INLINE void fence() {
   _mm_sfence();
 }  // after stream()
@@ -294,9 +293,9 @@ XMC_INLINE vf round(vf a) {
 }
 XMC_INLINE vf ldexp(vf a, vf n) {
   for (int i = 0; i < 4; ++i) {
-    int32_t bits;
+    uint32_t bits;
     ::memcpy(&bits, &a.v[i], 4);
-    bits += static_cast<int32_t>(n.v[i]) * (1 << 23);
+    bits += static_cast<uint32_t>(static_cast<int32_t>(n.v[i])) << 23;
     ::memcpy(&a.v[i], &bits, 4);
   }
   return a;
@@ -317,9 +316,10 @@ XMC_INLINE vf sums(const vf* a) {
 
 #endif
 
-// e^x to about 1e-7 relative; x is clamped to [-87, 88].
+// e^x to about 1e-7 relative; x is clamped to [-87, 88]. NaN stays NaN (max and min give their second
+// operand).
 XMC_INLINE vf exp(vf x) {
-  x = min(max(x, splat(-87.f)), splat(88.f));
+  x = min(splat(88.f), max(splat(-87.f), x));
   const vf n = round(x * splat(1.44269504f));
   vf r = fma(n, splat(-0.693359375f), x);  // x - n ln 2, in two parts
   r = fma(n, splat(2.12194440e-4f), r);

@@ -8,22 +8,6 @@ using fanin::kTile;
 
 // max and min give their second operand if one is NaN: the value that may be NaN stands there.
 
-// exp(x) for x <= 0, relative error below 2e-7: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor in r.
-XMC_INLINE vf exp_negative(vf x) {
-  x = max(splat(-87.f), x);
-  const vf n = round(x * splat(1.44269504f));
-  const vf r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
-  vf p = splat(1.f / 5040);
-  p = fma(p, r, splat(1.f / 720));
-  p = fma(p, r, splat(1.f / 120));
-  p = fma(p, r, splat(1.f / 24));
-  p = fma(p, r, splat(1.f / 6));
-  p = fma(p, r, splat(0.5f));
-  p = fma(p, r, splat(1.f));
-  p = fma(p, r, splat(1.f));
-  return ldexp(p, n);
-}
-
 // log(1 + u) for u in [0, 1]: 2 atanh(t) with t = u / (2 + u) <= 1/3.
 XMC_INLINE vf log1p_unit(vf u) {
   const vf t = u / (u + splat(2.f)), q = t * t;
@@ -51,7 +35,7 @@ struct Bce {
   // m = y z: value log(1 + exp(-m)), derivative -y / (1 + exp(m)); both through u = exp(-|m|)
   static XMC_INLINE void apply(vf z, vf y, vf& value, vf& slope) {
     const vf zero = splat(0.f), one = splat(1.f), m = y * z;
-    const vf u = exp_negative(min(m, zero - m));
+    const vf u = exp(min(m, zero - m));
     value = log1p_unit(u) + max(zero, zero - m);
     const vf top = where_gt(m, zero, u - one) + one;  // u for m > 0, else 1
     slope = (zero - y) * top / (one + u);
