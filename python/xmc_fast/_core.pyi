@@ -399,6 +399,7 @@ def l1_solve(
     npt.NDArray[np.float32],
     list[tuple[int, int, int, int, float, float, float]],
 ]: ...
+
 # fanin: tensors are addresses, types 0 float32, 1 bfloat16, 2 float16
 class FaninLayer:
     def __init__(
