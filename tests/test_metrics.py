@@ -367,6 +367,34 @@ def test_tables():
     assert d["bins"]["tail (<=5)"]["precision"][3] == r.bins["tail (<=5)"]["precision"][1]
 
 
+def test_plots():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    from xmc_fast.plots import plot_estimates, plot_propensity
+
+    Y, ids = problem()
+    r = metrics.report(Y, ids, (1, 3), bootstrap=4)
+    ax = r.plot(["precision", "macro_f1"])
+    assert [round(bar.get_height(), 9) for bar in ax.patches] == [
+        round(100 * r[f"{m}@{k}"], 9) for k in (1, 3) for m in ("precision", "macro_f1")
+    ]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["P", "macro-F1"]
+    by_bin = metrics.report(Y, ids, (1, 3), bins=Y.sum(axis=0), bootstrap=4)
+    heights = [bar.get_height() for bar in by_bin.plot(["recall"]).patches]
+    np.testing.assert_allclose(heights, [100 * v["recall"][1] for v in by_bin.bins.values()])
+    with pytest.raises(ValueError, match="metrics must be among"):
+        r.plot(["accuracy"])
+    p = propensity.estimate(Y)
+    ax = plot_propensity(Y, propensity=p)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), p)
+    assert [line.get_label() for line in ax.lines] == ["given", "JPV wikipedia", "JPV amazon", "JPV default"]
+    ax = plot_estimates([0.5, 1.0], {"a": np.array([[0.0, 1.0], [2.0, 2.0]])}, 2.0)
+    assert ax.lines[1].get_ydata().tolist() == [0.5, 2.0]
+    pyplot.close("all")
+
+
 def peer_problem(data_dir):
     """Real truth (EURLex-4K's test set) and predictions that are often right, from a fixed seed."""
     with lzma.open(data_dir("eurlex-4k") / "test.txt.xz", "rt") as file:

@@ -4,3 +4,6 @@ from xmc_fast.plots.data import label_distribution
 from xmc_fast.plots.model import pruning_curve, reliability, weight_histogram
 
 __all__ = ["label_distribution", "pruning_curve", "reliability", "weight_histogram"]
+from xmc_fast.plots.metrics import plot_estimates, plot_propensity, plot_report
+
+__all__ = ["label_distribution", "plot_estimates", "plot_propensity", "plot_report"]
