@@ -53,6 +53,7 @@ void bind_fanin(py::module_& m);
 void bind_cluster(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);
+void bind_text(py::module_& m);
 void bind_decide(py::module_& m);
 void bind_knn(py::module_& m);
 void bind_predict(py::module_& m);

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_cluster(m);
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);
+  xmc::bind::bind_text(m);
   xmc::bind::bind_decide(m);
   xmc::bind::bind_knn(m);
 }

@@ -19,6 +19,7 @@ _LAZY = {
     "pipeline": "xmc_fast.pipeline",
     "plots": "xmc_fast.plots",
     "TextModel": "xmc_fast.pipeline",
+    "text": "xmc_fast.text",
     "metrics": "xmc_fast.metrics",
     "model": "xmc_fast.model",
     "propensity": "xmc_fast.propensity",

@@ -177,6 +177,46 @@ def make_synthetic(
     npt.NDArray[np.int64],
     npt.NDArray[np.int32],
 ]: ...
+
+class Terms:
+    def __init__(self, text: bytes, offsets: npt.NDArray[np.int64]) -> None: ...
+    def transform(
+        self,
+        texts: list[Any],
+        lowercase: bool,
+        word_bits: npt.NDArray[np.uint8],
+        low: int,
+        high: int,
+        idf: npt.NDArray[np.float32],
+        sublinear: bool,
+        norm: str,
+        threads: int,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+
+class TermCounts:
+    def __init__(
+        self,
+        texts: list[Any],
+        lowercase: bool,
+        word_bits: npt.NDArray[np.uint8],
+        low: int,
+        high: int,
+        keep_rows: bool,
+        threads: int,
+    ) -> None: ...
+    def n_terms(self) -> int: ...
+    def select(
+        self, low: int, high: int
+    ) -> tuple[bytes, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+    def rows(
+        self,
+        columns: npt.NDArray[np.int32],
+        idf: npt.NDArray[np.float32],
+        sublinear: bool,
+        norm: str,
+        threads: int,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+
 def format_rows(
     x_indptr: npt.NDArray[np.int64],
     x_indices: npt.NDArray[np.int32],
