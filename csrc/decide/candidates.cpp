@@ -17,29 +17,32 @@ void for_rows(int64_t rows, int threads, F&& f) {
   });
 }
 
+// A row that is not ready as it is: what is wrong with it?
+void look_closer(const Probabilities& proba, int64_t i, ProbabilityScan& part) {
+  part.ready = false;
+  for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
+    const bool valid = proba.data[e] >= 0.f && proba.data[e] <= 1.f && proba.indices[e] >= 0 &&
+                       proba.indices[e] < proba.cols;
+    if (!valid && part.bad_entry < 0) part.bad_entry = e;
+  }
+  std::vector<int32_t> row(proba.indices + proba.begin(i), proba.indices + proba.end(i));
+  std::sort(row.begin(), row.end());
+  part.duplicates |= std::adjacent_find(row.begin(), row.end()) != row.end();
+}
+
 }  // namespace
 
 ProbabilityScan scan_probabilities(const Probabilities& proba, int64_t k, int threads) {
   std::vector<ProbabilityScan> parts(static_cast<size_t>(chunk_count(proba.rows, kRows)));
   for_rows(proba.rows, threads, [&](int64_t i) {
-    ProbabilityScan& part = parts[static_cast<size_t>(i / kRows)];
-    bool sorted = true, zeros = false;
-    for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
-      const float eta = proba.data[e];
-      const int32_t label = proba.indices[e];
-      if (!(eta >= 0.f && eta <= 1.f) || label < 0 || label >= proba.cols) {
-        if (part.bad_entry < 0) part.bad_entry = e;
-        return;
-      }
-      zeros |= eta == 0.f;
-      sorted &= e == proba.begin(i) || proba.indices[e - 1] < label;
-    }
-    if (!sorted) {
-      std::vector<int32_t> row(proba.indices + proba.begin(i), proba.indices + proba.end(i));
-      std::sort(row.begin(), row.end());
-      part.duplicates |= std::adjacent_find(row.begin(), row.end()) != row.end();
-    }
-    part.ready &= sorted && !zeros && proba.size(i) >= k;
+    const int32_t* row = proba.indices + proba.begin(i);
+    const float* eta = proba.data + proba.begin(i);
+    const int64_t m = proba.size(i);
+    // The usual case without branches: sorted labels, all probabilities in (0, 1].
+    bool usual = m >= k && (m == 0 || (row[0] >= 0 && row[m - 1] < proba.cols));
+    for (int64_t c = 0; c < m; ++c) usual &= eta[c] > 0.f && eta[c] <= 1.f;
+    for (int64_t c = 1; c < m; ++c) usual &= row[c - 1] < row[c];
+    if (!usual) look_closer(proba, i, parts[static_cast<size_t>(i / kRows)]);
   });
   ProbabilityScan all;
   for (const ProbabilityScan& part : parts) {

@@ -5,7 +5,6 @@
 
 #include "core/parallel.h"
 #include "core/rng.h"
-#include "decide/best.h"
 #include "decide/weighted_topk.h"
 
 namespace xmc {
@@ -152,7 +151,8 @@ MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const
   out.gains.resize(out.labels.size());
   if (k == 0) return out;
   parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
-    BestGains best(k);
+    std::vector<double> gains, best(static_cast<size_t>(k));
+    std::vector<int32_t> at(static_cast<size_t>(k));
     for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
       Rng rng(mix64(seed) ^ static_cast<uint64_t>(i));
       const double draw = rng.uniform();
@@ -160,16 +160,12 @@ MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const
           std::min<int64_t>(std::upper_bound(cumulative.begin(), cumulative.end(), draw) - cumulative.begin(),
                             static_cast<int64_t>(cumulative.size()) - 1);
       const double *a_rule = a + rule * proba.cols, *b_rule = b + rule * proba.cols;
-      const int32_t* row = proba.indices + proba.begin(i);
-      const float* eta = proba.data + proba.begin(i);
-      best.clear();
-      for (int64_t c = 0; c < proba.size(i); ++c) {
-        const double gain = a_rule[row[c]] * static_cast<double>(eta[c]) + b_rule[row[c]];
-        if (gain > best.threshold()) best.push(gain, static_cast<int32_t>(c));
-      }
+      gains.resize(static_cast<size_t>(proba.size(i)));
+      weighted_topk_row(proba, i, a_rule, b_rule, k, gains.data(), at.data(), best.data());
       for (int64_t s = 0; s < k; ++s) {
-        out.labels[static_cast<size_t>(i * k + s)] = row[best.at(s)];
-        out.gains[static_cast<size_t>(i * k + s)] = static_cast<float>(best.gain(s));
+        out.labels[static_cast<size_t>(i * k + s)] =
+            proba.indices[proba.begin(i) + at[static_cast<size_t>(s)]];
+        out.gains[static_cast<size_t>(i * k + s)] = static_cast<float>(best[static_cast<size_t>(s)]);
       }
     }
   });

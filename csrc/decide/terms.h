@@ -4,6 +4,7 @@
 //   add(j, eta, c)                          gain of choosing label j (candidate c of the row), not chosen now
 //   keep(j, eta, c)                         what not choosing it any more would lose
 //   insert(j, eta), remove(j, eta)          change the prediction
+//   place(j, eta), refresh_all()            the same as many inserts, for the start
 //   utility()
 //
 // and the linear part of the utility (a, b) folded into all of them.
@@ -23,6 +24,8 @@ class Counts {
  public:
   explicit Counts(const Utility& utility) : u(utility), t(u.p.size(), 0.0), q(u.p.size(), 0.0) {}
   void begin_row(const int32_t*, const float*, int64_t) {}
+  void place(int32_t j, double eta) { count_in(j, eta); }
+  void refresh_all() {}
 
  protected:
   void count_in(int32_t j, double eta) {
@@ -48,16 +51,25 @@ class Counts {
   std::vector<double> t, q;
 };
 
+// A gain as a function of eta.
+struct Line {
+  double offset, slope;
+  double operator()(double eta) const { return offset + slope * eta; }
+};
+
 // One metric that is affine in t: gains are lines in eta, kept per label.
 template <class Metric>
 class AffineTerm : public Counts {
  public:
   AffineTerm(const Utility& utility, Metric metric, double weight)
-      : Counts(utility), metric_(metric), weight_(weight), lines_(u.p.size()) {
-    for (size_t j = 0; j < lines_.size(); ++j) refresh(static_cast<int32_t>(j));
+      : Counts(utility), metric_(metric), weight_(weight), add_(u.p.size()), keep_(u.p.size()) {
+    refresh_all();
   }
-  double add(int32_t j, double eta, int64_t) const { return lines_[j].add + lines_[j].add_slope * eta; }
-  double keep(int32_t j, double eta, int64_t) const { return lines_[j].keep + lines_[j].keep_slope * eta; }
+  void refresh_all() {
+    for (size_t j = 0; j < add_.size(); ++j) refresh(static_cast<int32_t>(j));
+  }
+  double add(int32_t j, double eta, int64_t) const { return add_[j](eta); }
+  double keep(int32_t j, double eta, int64_t) const { return keep_[j](eta); }
   void insert(int32_t j, double eta) {
     count_in(j, eta);
     refresh(j);
@@ -69,72 +81,98 @@ class AffineTerm : public Counts {
   double utility() const { return utility_value(u, t.data(), q.data()); }
 
  private:
-  struct Lines {
-    double add, add_slope, keep, keep_slope;
-  };
   double psi(double t_, double q_, double p_) const { return weight_ * metric_.value(t_, q_, p_, u.n); }
   void refresh(int32_t j) {
     const double p = u.p[j], now = psi(t[j], q[j], p);
-    Lines& line = lines_[j];
-    line.add = psi(t[j], q[j] + 1, p) - now + u.b[j];
-    line.add_slope = psi(1, q[j] + 1, p) - psi(0, q[j] + 1, p) + u.a[j];
+    add_[j] = {psi(t[j], q[j] + 1, p) - now + u.b[j], psi(1, q[j] + 1, p) - psi(0, q[j] + 1, p) + u.a[j]};
     const bool last = q[j] <= 1;  // without it nothing is predicted, t = 0 whatever eta
-    line.keep = now - psi(last ? 0 : t[j], q[j] - 1, p) + u.b[j];
-    line.keep_slope = (last ? 0 : psi(1, q[j] - 1, p) - psi(0, q[j] - 1, p)) + u.a[j];
+    keep_[j] = {now - psi(last ? 0 : t[j], q[j] - 1, p) + u.b[j],
+                (last ? 0 : psi(1, q[j] - 1, p) - psi(0, q[j] - 1, p)) + u.a[j]};
   }
 
   Metric metric_;
   double weight_;
-  std::vector<Lines> lines_;
+  std::vector<Line> add_, keep_;
 };
 
-// Coverage: chance that at least one of the instances that predict j has it. Misses multiply, so their
-// logarithms are summed; certain hits (eta = 1) are counted, a zero cannot be divided out again.
+// Coverage: chance that at least one of the instances that predict j has it; the chances to miss multiply.
+// The product is kept with a power of 2^-512 taken out when it gets too small for a double, and certain hits
+// (eta = 1) are counted: a zero cannot be divided out again.
 class CoverageTerm : public Counts {
  public:
   CoverageTerm(const Utility& utility, double weight)
-      : Counts(utility),
-        weight_(weight),
-        log_miss_(u.p.size(), 0.0),
-        certain_(u.p.size(), 0.0),
-        miss_(u.p.size(), 1.0) {}
-  double add(int32_t j, double eta, int64_t) const { return (weight_ * miss_[j] + u.a[j]) * eta + u.b[j]; }
+      : Counts(utility), weight_(weight), state_(u.p.size()), add_(u.p.size()) {
+    refresh_all();
+  }
+  void refresh_all() {
+    for (size_t j = 0; j < add_.size(); ++j) refresh(static_cast<int32_t>(j));
+  }
+  double add(int32_t j, double eta, int64_t) const { return add_[j](eta); }
   double keep(int32_t j, double eta, int64_t) const {
-    return (weight_ * miss_without(j, eta) + u.a[j]) * eta + u.b[j];
+    const Misses& m = state_[j];
+    double without = 0;
+    if (m.scale == 0 && m.certain == 0) {
+      without = m.product / (1 - eta);
+    } else if (m.scale == 0 && m.certain == 1 && eta == 1) {
+      without = m.product;
+    }
+    return (weight_ * without + u.a[j]) * eta + u.b[j];
+  }
+  void place(int32_t j, double eta) {
+    count_in(j, eta);
+    Misses& m = state_[j];
+    if (eta == 1) {
+      ++m.certain;
+    } else {
+      m.product *= 1 - eta;
+      if (m.product < kTiny) {
+        m.product /= kTiny;
+        ++m.scale;
+      }
+    }
   }
   void insert(int32_t j, double eta) {
-    count_in(j, eta);
-    change(j, eta, 1);
+    place(j, eta);
+    refresh(j);
   }
   void remove(int32_t j, double eta) {
     count_out(j, eta);
-    change(j, eta, -1);
+    Misses& m = state_[j];
+    if (eta == 1) {
+      --m.certain;
+    } else {
+      m.product /= 1 - eta;
+      if (m.product > 1 && m.scale > 0) {
+        m.product *= kTiny;
+        --m.scale;
+      }
+    }
+    if (q[j] == 0) m = {};
+    refresh(j);
   }
   double utility() const {
     double covered = 0, linear = u.constant;
-    for (size_t j = 0; j < miss_.size(); ++j) {
-      covered += 1 - miss_[j];
+    for (int32_t j = 0; j < static_cast<int32_t>(state_.size()); ++j) {
+      covered += 1 - miss(j);
       linear += u.a[j] * t[j] + u.b[j] * q[j];
     }
     return weight_ * covered + linear;
   }
 
  private:
-  double miss_without(int32_t j, double eta) const {
-    if (certain_[j] == 0) return miss_[j] / (1 - eta);
-    return certain_[j] == 1 && eta == 1 ? std::exp(log_miss_[j]) : 0.0;
+  static constexpr double kTiny = 0x1.0p-512;
+  struct Misses {
+    double product = 1;
+    int32_t scale = 0, certain = 0;  // chance of a miss: product * kTiny^scale, or 0 if any hit is certain
+  };
+  double miss(int32_t j) const {
+    return state_[j].scale == 0 && state_[j].certain == 0 ? state_[j].product : 0.0;
   }
-  void change(int32_t j, double eta, double sign) {
-    if (eta == 1) {
-      certain_[j] += sign;
-    } else {
-      log_miss_[j] = q[j] > 0 ? log_miss_[j] + sign * std::log1p(-eta) : 0.0;
-    }
-    miss_[j] = certain_[j] > 0 ? 0.0 : std::exp(log_miss_[j]);
-  }
+  void refresh(int32_t j) { add_[j] = {u.b[j], weight_ * miss(j) + u.a[j]}; }
 
   double weight_;
-  std::vector<double> log_miss_, certain_, miss_;
+  std::vector<Misses> state_;
+  std::vector<Line> add_;
 };
 
 // Any number of metrics, chosen at run time; metrics that are not affine in t come here too.
@@ -148,6 +186,11 @@ class GeneralTerm : public Counts {
   double keep(int32_t j, double eta, int64_t c) const {
     return covered_.keep(j, eta, c) + sum([&](auto metric) { return loss(metric, j, eta); });
   }
+  void place(int32_t j, double eta) {
+    count_in(j, eta);
+    covered_.place(j, eta);
+  }
+  void refresh_all() { covered_.refresh_all(); }
   void insert(int32_t j, double eta) {
     count_in(j, eta);
     covered_.insert(j, eta);
@@ -188,6 +231,9 @@ class CurvedTerm : public Counts {
  public:
   CurvedTerm(const Utility& utility, Metric metric, double weight)
       : Counts(utility), metric_(metric), weight_(weight), now_(u.p.size()) {
+    refresh_all();
+  }
+  void refresh_all() {
     for (size_t j = 0; j < now_.size(); ++j) refresh(static_cast<int32_t>(j));
   }
   double add(int32_t j, double eta, int64_t) const {

@@ -4,7 +4,6 @@
 
 #include "core/parallel.h"
 #include "core/topk.h"
-#include "decide/best.h"
 #include "decide/weighted_topk_kernels.h"
 
 namespace xmc {
@@ -17,23 +16,10 @@ RowChoice weighted_topk(const Probabilities& proba, const double* a, const doubl
   out.gain.resize(out.at.size());
   if (k == 0) return out;
   parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
-    BestGains best(k);
+    std::vector<double> gains;
     for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
-      const int32_t* row = proba.indices + proba.begin(i);
-      const float* eta = proba.data + proba.begin(i);
-      best.clear();
-      double threshold = best.threshold();
-      for (int64_t c = 0; c < proba.size(i); ++c) {
-        const double gain = a[row[c]] * static_cast<double>(eta[c]) + b[row[c]];
-        if (gain > threshold) {
-          best.push(gain, static_cast<int32_t>(c));
-          threshold = best.threshold();
-        }
-      }
-      for (int64_t s = 0; s < k; ++s) {
-        out.at[static_cast<size_t>(i * k + s)] = best.at(s);
-        out.gain[static_cast<size_t>(i * k + s)] = best.gain(s);
-      }
+      gains.resize(static_cast<size_t>(proba.size(i)));
+      weighted_topk_row(proba, i, a, b, k, gains.data(), out.at.data() + i * k, out.gain.data() + i * k);
     }
   });
   return out;

@@ -5,9 +5,19 @@
 #include <cstdint>
 #include <vector>
 
+#include "decide/best.h"
 #include "decide/candidates.h"
 
 namespace xmc {
+
+// One row: fills gains (scratch, as long as the row), positions and best gains (k each).
+inline void weighted_topk_row(const Probabilities& proba, int64_t i, const double* a, const double* b,
+                              int64_t k, double* gains, int32_t* at, double* best) {
+  const int32_t* row = proba.indices + proba.begin(i);
+  const float* eta = proba.data + proba.begin(i);
+  for (int64_t c = 0; c < proba.size(i); ++c) gains[c] = a[row[c]] * static_cast<double>(eta[c]) + b[row[c]];
+  pick_largest(gains, proba.size(i), k, at, best);
+}
 
 struct RowChoice {
   std::vector<int32_t> at;   // n x k positions within the row (0 = its first candidate)
