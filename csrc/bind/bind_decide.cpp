@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 #include "decide/bca.h"
 #include "decide/frank_wolfe.h"
+#include "decide/start.h"
 #include "decide/thresholds.h"
 #include "decide/weighted_topk.h"
 
@@ -161,7 +162,8 @@ void bind_decide(py::module_& m) {
       [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
          const Terms& terms, const Array<double>& label_weights, const Array<double>& positives,
          const py::object& custom, double custom_weight, int64_t k, const std::string& start,
-         const Array<int32_t>& start_labels, double tolerance, int max_passes, uint64_t seed, int threads) {
+         const Array<int32_t>& start_labels, int relaxed_rounds, double tolerance, int max_passes,
+         uint64_t seed, int threads) {
         const Probabilities proba = csr_view(positives.size(), indptr, indices, data);
         const Utility u = build_utility(terms, label_weights, positives, proba.rows, k);
         const MetricCallback callback = python_metric(custom);
@@ -174,6 +176,8 @@ void bind_decide(py::module_& m) {
           if (start == "topk") {
             const std::vector<double> ones(u.p.size(), 1.0), zeros(u.p.size(), 0.0);
             from = weighted_topk(proba, ones.data(), zeros.data(), k, threads).at;
+          } else if (start == "relaxed") {
+            from = relaxed_positions(proba, u, k, relaxed_rounds, threads);
           } else if (start == "random") {
             from = random_positions(proba, k, seed);
           } else if (start == "labels") {
@@ -187,8 +191,8 @@ void bind_decide(py::module_& m) {
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
       py::arg("terms"), py::arg("label_weights").noconvert(), py::arg("positives").noconvert(),
       py::arg("custom"), py::arg("custom_weight"), py::arg("k"), py::arg("start"),
-      py::arg("start_labels").noconvert(), py::arg("tolerance"), py::arg("max_passes"), py::arg("seed"),
-      py::arg("threads"));
+      py::arg("start_labels").noconvert(), py::arg("relaxed_rounds"), py::arg("tolerance"),
+      py::arg("max_passes"), py::arg("seed"), py::arg("threads"));
   m.def(
       "decide_frank_wolfe",
       [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -222,39 +220,6 @@ BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& u, 
       return ascend(proba, CurvedTerm(u, metric, term.weight), start, options);
     }
   });
-}
-
-std::vector<int32_t> random_positions(const Probabilities& proba, int64_t k, uint64_t seed) {
-  std::vector<int32_t> start(static_cast<size_t>(proba.rows * k));
-  std::vector<int32_t> row;
-  for (int64_t i = 0; i < proba.rows; ++i) {
-    Rng rng(mix64(seed) ^ static_cast<uint64_t>(i));
-    row.resize(static_cast<size_t>(proba.size(i)));
-    std::iota(row.begin(), row.end(), 0);
-    shuffle(row.data(), proba.size(i), rng);
-    std::copy(row.begin(), row.begin() + k, start.begin() + i * k);
-  }
-  return start;
-}
-
-std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* labels, int64_t k) {
-  std::vector<int32_t> start(static_cast<size_t>(proba.rows * k));
-  for (int64_t i = 0; i < proba.rows; ++i) {
-    const int32_t* row = proba.indices + proba.begin(i);
-    auto first = start.begin() + i * k;
-    for (int64_t s = 0; s < k; ++s) {
-      const int32_t label = labels[i * k + s];
-      const int32_t* found = std::lower_bound(row, row + proba.size(i), label);
-      const bool candidate = found != row + proba.size(i) && *found == label;
-      first[s] = static_cast<int32_t>(found - row);
-      if (!candidate || std::find(first, first + s, first[s]) != first + s) {
-        throw std::invalid_argument(
-            "init: label " + std::to_string(label) + " of row " + std::to_string(i) +
-            (candidate ? " is named twice" : " is not a candidate (its probability is 0)"));
-      }
-    }
-  }
-  return start;
 }
 
 }  // namespace xmc

@@ -45,16 +45,11 @@ struct BcaResult {
   bool converged = false;
 };
 
-// start: n x k positions within the row (0 = its first candidate), or empty: greedy, the first pass then
+// start: n x k positions within the row (start.h), or empty: greedy, the first pass then
 // starts from no predictions. `custom` (may be empty; then threads must be 1) is averaged over labels and
 // added with custom_weight.
 BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& utility,
                                   const MetricCallback& custom, double custom_weight,
                                   const std::vector<int32_t>& start, const BcaOptions& options);
-
-// Starts, n x k positions each (weighted_topk.h gives that of the top-k).
-std::vector<int32_t> random_positions(const Probabilities& proba, int64_t k, uint64_t seed);
-// From label ids (n x k). Throws std::invalid_argument if one is not a candidate or named twice.
-std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* labels, int64_t k);
 
 }  // namespace xmc

@@ -261,6 +261,7 @@ def decide_bca(
     k: int,
     start: str,
     start_labels: Any,
+    relaxed_rounds: int,
     tolerance: float,
     max_passes: int,
     seed: int,

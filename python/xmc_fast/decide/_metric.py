@@ -73,6 +73,14 @@ class Metric:
         """Whether precision-like terms, which need a budget k, are in it."""
         return any(kind in _INSTANCE_WISE for kind, _, _ in self.terms)
 
+    def without_precision(self) -> Metric | None:
+        """Coverage in place of macro-precision, or None if there is none of it."""
+        kinds = [kind for kind, _, _ in self.terms]
+        if _KINDS["macro-precision"] not in kinds or self.custom is not None:
+            return None
+        swap = {_KINDS["macro-precision"]: _COVERAGE}
+        return replace(self, terms=tuple((swap.get(kind, kind), w, beta) for kind, w, beta in self.terms))
+
     def weights_for(self, n_labels: int) -> Floats:
         """``label_weights`` as the core wants it, or an error if the number of labels is another one."""
         if self.label_weights is None:
