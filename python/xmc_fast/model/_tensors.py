@@ -46,12 +46,30 @@ def checksum(tensors: Tensors) -> str:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Tensors, metadata: dict[str, str]) -> None:
-    """Write arrays (a copy of none is made) and metadata; ``crc32`` is added to the metadata."""
-    from safetensors.numpy import save_file
+    """Write arrays (a copy of none is made) and metadata; ``crc32`` is added to the metadata.
 
+    Written here and not by safetensors' save_file, whose metadata come in random order: equal input gives
+    equal bytes.
+    """
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    with atomic_path(path) as temporary:
-        save_file(arrays, temporary, metadata={**metadata, "crc32": checksum(arrays)})
+    names = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": dict(sorted({**metadata, "crc32": checksum(arrays)}.items()))}
+    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # keeps each array aligned
+    end = 0
+    for name in order:
+        array = arrays[name]
+        header[name] = {
+            "dtype": names[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(arrays[name].reshape(-1).view(np.uint8).data)
 
 
 def read_tensors(
