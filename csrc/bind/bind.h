@@ -50,6 +50,7 @@ void bind_newton(py::module_& m);
 void bind_numa(py::module_& m);
 py::list placement_list(const std::vector<NodePlacement>& placement);  // for report_["placement"]
 void bind_fanin(py::module_& m);
+void bind_linear(py::module_& m);
 void bind_cluster(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);

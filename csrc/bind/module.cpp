@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_predict(m);
   xmc::bind::bind_numa(m);
   xmc::bind::bind_fanin(m);
+  xmc::bind::bind_linear(m);
   xmc::bind::bind_cluster(m);
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);

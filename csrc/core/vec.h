@@ -23,6 +23,17 @@
 
 namespace xmc::XMC_SIMD_NS {
 
+// Ask for the cache line at p; never faults.
+XMC_INLINE void prefetch(const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p);
+#elif defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+#else
+  static_cast<void>(p);
+#endif
+}
+
 #if defined(XMC_SIMD_IS_avx512)
 
 inline constexpr int kWidth = 16;
@@ -68,11 +79,14 @@ XMC_INLINE uint32_t ge(vf a, vf b) {
 XMC_INLINE vf where_gt(vf a, vf b, vf x) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), x.v)};
 }
-XMC_INLINE float sum(vf a) {
-  return _mm512_reduce_add_ps(a.v);
-}
 XMC_INLINE vf operator/(vf a, vf b) {
   return {_mm512_div_ps(a.v, b.v)};
+}
+XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(mask), b.v, a.v)};
+}  // lane i: bit i of mask ? a : b
+XMC_INLINE float sum(vf a) {
+  return _mm512_reduce_add_ps(a.v);
 }
 XMC_INLINE vf sqrt(vf a) {
   return {_mm512_sqrt_ps(a.v)};
@@ -176,13 +190,18 @@ XMC_INLINE uint32_t ge(vf a, vf b) {
 XMC_INLINE vf where_gt(vf a, vf b, vf x) {
   return {_mm256_and_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ), x.v)};
 }
+XMC_INLINE vf operator/(vf a, vf b) {
+  return {_mm256_div_ps(a.v, b.v)};
+}
+XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask)), bit);
+  return {_mm256_blendv_ps(b.v, a.v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bit)))};
+}
 XMC_INLINE float sum(vf a) {
   const __m128 h = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 q = _mm_add_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-XMC_INLINE vf operator/(vf a, vf b) {
-  return {_mm256_div_ps(a.v, b.v)};
 }
 XMC_INLINE vf sqrt(vf a) {
   return {_mm256_sqrt_ps(a.v)};
@@ -276,12 +295,16 @@ XMC_INLINE vf where_gt(vf a, vf b, vf x) {
   for (int i = 0; i < 4; ++i) x.v[i] = a.v[i] > b.v[i] ? x.v[i] : 0.f;
   return x;
 }
-XMC_INLINE float sum(vf a) {
-  return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
-}
 XMC_INLINE vf operator/(vf a, vf b) {
   for (int i = 0; i < 4; ++i) a.v[i] /= b.v[i];
   return a;
+}
+XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
+  for (int i = 0; i < 4; ++i) a.v[i] = mask >> i & 1u ? a.v[i] : b.v[i];
+  return a;
+}
+XMC_INLINE float sum(vf a) {
+  return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
 }
 XMC_INLINE vf sqrt(vf a) {
   for (int i = 0; i < 4; ++i) a.v[i] = ::sqrtf(a.v[i]);

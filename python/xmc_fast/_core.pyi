@@ -422,6 +422,12 @@ def l1_solve(
     x_indptr: npt.NDArray[np.int64],
     x_indices: npt.NDArray[np.int32],
     x_data: npt.NDArray[np.float32],
+# linear
+def linear_train(
+    x_indptr: npt.NDArray[np.int64],
+    x_indices: npt.NDArray[np.int32],
+    x_data: npt.NDArray[np.float32],
+    n_features: int,
     x_dense: npt.NDArray[np.float32],
     y_indptr: npt.NDArray[np.int64],
     y_indices: npt.NDArray[np.int32],
@@ -525,4 +531,13 @@ def fanin_rewire(
 ) -> npt.NDArray[np.uint8]: ...
 def fanin_random_indices(
     groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int
+    batches: npt.NDArray[np.int64],
+    C: float,
+    eps: float,
+    max_iterations: int,
+    seed: int,
+    threshold: float,
+    keep_top: int,
+    threads: int,
+    on_batch: Callable[[int, Any, Any, Any, dict[str, Any]], object],
 ) -> None: ...

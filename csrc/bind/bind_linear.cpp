@@ -1,0 +1,71 @@
+#include "bind/bind.h"
+#include "linear/train.h"
+
+namespace xmc::bind {
+namespace {
+
+template <class T, class Get>
+py::array_t<T> column(const std::vector<LabelReport>& reports, const Get& get) {
+  std::vector<T> values;
+  values.reserve(reports.size());
+  for (const LabelReport& r : reports) values.push_back(static_cast<T>(get(r)));
+  return to_numpy(std::move(values));
+}
+
+py::dict report_columns(const std::vector<LabelReport>& reports) {
+  py::dict out;
+  out["status"] = column<int32_t>(reports, [](const LabelReport& r) { return r.status; });
+  out["outer_iterations"] = column<int32_t>(reports, [](const LabelReport& r) { return r.outer_iterations; });
+  out["inner_iterations"] = column<int32_t>(reports, [](const LabelReport& r) { return r.inner_iterations; });
+  out["active_rows"] = column<int64_t>(reports, [](const LabelReport& r) { return r.active_rows; });
+  out["objective"] = column<double>(reports, [](const LabelReport& r) { return r.objective; });
+  out["gradient_norm"] = column<double>(reports, [](const LabelReport& r) { return r.gradient_norm; });
+  out["seconds"] = column<double>(reports, [](const LabelReport& r) { return r.seconds; });
+  return out;
+}
+
+}  // namespace
+
+void bind_linear(py::module_& m) {
+  m.def(
+      "linear_train",
+      [](const Array<int64_t>& x_indptr, const Array<int32_t>& x_indices, const Array<float>& x_data,
+         int64_t n_features, const Array<float>& x_dense, const Array<int64_t>& y_indptr,
+         const Array<int32_t>& y_indices, const Array<float>& cost_positive,
+         const Array<float>& cost_negative, const Array<int64_t>& batches, double C, double eps,
+         int max_iterations, uint64_t seed, float threshold, int64_t keep_top, int threads,
+         const py::function& on_batch) {
+        LinearProblem p;
+        if (x_dense.size()) {
+          p.X_dense = {x_dense.shape(0), x_dense.shape(1), x_dense.data()};
+        } else {
+          p.X = csr_view(n_features, x_indptr, x_indices, x_data);
+        }
+        p.positives = csr_view(p.rows(), y_indptr, y_indices, Array<float>());
+        p.C = C;
+        p.eps = eps;
+        p.max_iterations = max_iterations;
+        p.seed = seed;
+        if (cost_positive.size()) p.cost_positive = cost_positive.data();
+        if (cost_negative.size()) p.cost_negative = cost_negative.data();
+        std::vector<LabelBatch> list;
+        for (py::ssize_t b = 0; b + 1 < batches.size(); b += 2) {
+          list.push_back({batches.data()[b], batches.data()[b + 1]});
+        }
+        const py::gil_scoped_release release;
+        train_dual(p, list, {threshold, keep_top}, threads, [&](int64_t batch, SolvedBatch&& solved) {
+          const py::gil_scoped_acquire gil;
+          on_batch(batch, to_numpy(std::move(solved.weights.indptr)),
+                   to_numpy(std::move(solved.weights.indices)), to_numpy(std::move(solved.weights.values)),
+                   report_columns(solved.reports));
+        });
+      },
+      py::arg("x_indptr").noconvert(), py::arg("x_indices").noconvert(), py::arg("x_data").noconvert(),
+      py::arg("n_features"), py::arg("x_dense").noconvert(), py::arg("y_indptr").noconvert(),
+      py::arg("y_indices").noconvert(), py::arg("cost_positive").noconvert(),
+      py::arg("cost_negative").noconvert(), py::arg("batches").noconvert(), py::arg("C"), py::arg("eps"),
+      py::arg("max_iterations"), py::arg("seed"), py::arg("threshold"), py::arg("keep_top"),
+      py::arg("threads"), py::arg("on_batch"));
+}
+
+}  // namespace xmc::bind

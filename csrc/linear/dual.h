@@ -1,0 +1,63 @@
+// Blocked dual coordinate descent for the l2-regularised squared hinge (problem.h), sixteen labels at a time.
+//
+// Dual of one label (Hsieh et al. 2008): min_{alpha >= 0} 1/2 |sum_i alpha_i s_i x_i|^2
+//   + sum_i alpha_i^2 / (4 C c_i) - sum_i alpha_i, with w = sum_i alpha_i s_i x_i kept up to date.
+//
+// Rounds: (1) coordinate descent on a working set of rows shared by the lanes, reshuffled every epoch: one
+// epoch in a label's first round (its positives and the rows of the shared start), later to a tightening
+// tolerance; (2) one pass over all rows, which finds the violators and the exact primal gradient. A lane
+// whose gradient meets the stopping rule is pruned and written out, and the next label takes the lane.
+// Every label starts from the same w and alpha (DualStart), solved once.
+//
+// The result depends on the labels given to solve() and their order, never on threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "linear/prepare.h"
+#include "linear/problem.h"
+
+namespace xmc {
+
+struct DualStart {
+  std::vector<float> w;       // D
+  std::vector<float> alpha;   // n
+  std::vector<int32_t> rows;  // where alpha > 0
+  LabelReport report;         // of this problem
+};
+
+struct SolvedLabel {
+  std::vector<int32_t> features;  // the caller's ids, ascending
+  std::vector<float> weights;
+  LabelReport report;
+};
+// Keeps the `top` weights of largest absolute value (0 = all), among equal ones the lower feature.
+void keep_largest(SolvedLabel& label, int64_t top);
+using LabelSink = std::function<void(int64_t label, SolvedLabel&& solved)>;
+
+// Memory of one thread: O(16 (n + D)).
+class DualSolver {
+ public:
+  DualSolver(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start);
+  ~DualSolver();
+  DualSolver(const DualSolver&) = delete;
+  DualSolver& operator=(const DualSolver&) = delete;
+
+  // Solves labels[0, count) in the given order (neighbours share lanes); a label of -1 is the one without
+  // positives. The sink gets each label as soon as it is done.
+  void solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
+             const LabelSink& sink);
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// The all-negative problem, solved to a tenth of eps.
+DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X);
+
+}  // namespace xmc

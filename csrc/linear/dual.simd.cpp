@@ -1,0 +1,347 @@
+#include "core/vec.h"
+#include "linear/dual_kernels.h"
+
+namespace xmc::XMC_SIMD_NS {
+namespace {
+
+constexpr int kVecs = kLanes / kWidth;
+constexpr int kUnroll = kVecs == 1 ? 8 : kVecs == 2 ? 4 : 1;
+constexpr uint32_t kVecMask = (1u << kWidth) - 1;
+constexpr int64_t kFlush = 128;  // float sums are added to double ones after so many terms
+
+struct Sixteen {
+  vf v[kVecs];
+};
+
+XMC_INLINE Sixteen load16(const float* p) {
+  Sixteen r;
+  for (int k = 0; k < kVecs; ++k) r.v[k] = load(p + k * kWidth);
+  return r;
+}
+XMC_INLINE void store16(float* p, const Sixteen& a) {
+  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, a.v[k]);
+}
+XMC_INLINE Sixteen zero16() {
+  Sixteen r;
+  for (int k = 0; k < kVecs; ++k) r.v[k] = splat(0.f);
+  return r;
+}
+XMC_INLINE void flush(double* total, Sixteen& part) {
+  float x[kLanes];
+  store16(x, part);
+  for (int l = 0; l < kLanes; ++l) total[l] += static_cast<double>(x[l]);
+  part = zero16();
+}
+XMC_INLINE uint32_t bits(uint32_t mask, int k) {
+  return (mask >> (k * kWidth)) & kVecMask;
+}
+XMC_INLINE int64_t wide_id(const uint16_t* id) {
+  return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
+}
+
+struct SparseRows {
+  const RowRef* rows;
+  const uint16_t* ids;
+  const float* values;
+  explicit SparseRows(const Lanes& s) : rows(s.rows), ids(s.ids), values(s.values) {}
+
+  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+    const RowRef row = rows[i];
+    const uint16_t* id = ids + row.id;
+    const float* value = values + row.value;
+    vf acc[kUnroll][kVecs];
+    for (int u = 0; u < kUnroll; ++u)
+      for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
+    int32_t t = 0;
+    for (; t + kUnroll <= row.head; t += kUnroll) {
+      for (int u = 0; u < kUnroll; ++u) {
+        const float* p = m + static_cast<int64_t>(id[t + u]) * kLanes;
+        const vf x = splat(value[t + u]);
+        for (int k = 0; k < kVecs; ++k) acc[u][k] = fma(x, load(p + k * kWidth), acc[u][k]);
+      }
+    }
+    for (; t < row.head; ++t) {
+      const float* p = m + static_cast<int64_t>(id[t]) * kLanes;
+      const vf x = splat(value[t]);
+      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(x, load(p + k * kWidth), acc[0][k]);
+    }
+    id += row.head;
+    value += row.head;
+    for (t = 0; t < row.tail; ++t) {
+      const float* p = m + wide_id(id + 2 * t) * kLanes;
+      const vf x = splat(value[t]);
+      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(x, load(p + k * kWidth), acc[0][k]);
+    }
+    Sixteen z;
+    for (int k = 0; k < kVecs; ++k) {
+      for (int u = 1; u < kUnroll; ++u) acc[0][k] = acc[0][k] + acc[u][k];
+      z.v[k] = acc[0][k];
+    }
+    return z;
+  }
+
+  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+    const RowRef row = rows[i];
+    const uint16_t* id = ids + row.id;
+    const float* value = values + row.value;
+    for (int32_t t = 0; t < row.head; ++t) {
+      float* p = m + static_cast<int64_t>(id[t]) * kLanes;
+      const vf x = splat(value[t]);
+      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
+    }
+    id += row.head;
+    value += row.head;
+    for (int32_t t = 0; t < row.tail; ++t) {
+      float* p = m + wide_id(id + 2 * t) * kLanes;
+      const vf x = splat(value[t]);
+      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
+    }
+  }
+
+  XMC_INLINE void add(int64_t i, float c, float* lane) const {
+    const RowRef row = rows[i];
+    const uint16_t* id = ids + row.id;
+    const float* value = values + row.value;
+    for (int32_t t = 0; t < row.head; ++t) lane[static_cast<int64_t>(id[t]) * kLanes] += c * value[t];
+    for (int32_t t = 0; t < row.tail; ++t) {
+      lane[wide_id(id + row.head + 2 * t) * kLanes] += c * value[row.head + t];
+    }
+  }
+
+  XMC_INLINE void fetch(int64_t i) const {
+    const RowRef row = rows[i];
+    const int32_t entries = row.head + row.tail < 512 ? row.head + row.tail : 512;
+    for (int32_t t = 0; t < entries; t += 32) prefetch(ids + row.id + t);
+    for (int32_t t = 0; t < entries; t += 16) prefetch(values + row.value + t);
+  }
+};
+
+struct DenseRows {
+  const float* x;
+  int64_t D;
+  explicit DenseRows(const Lanes& s) : x(s.dense), D(s.D) {}
+
+  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+    const float* value = x + i * D;
+    vf acc[kUnroll][kVecs];
+    for (int u = 0; u < kUnroll; ++u)
+      for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
+    int64_t j = 0;
+    for (; j + kUnroll <= D; j += kUnroll) {
+      for (int u = 0; u < kUnroll; ++u) {
+        const vf v = splat(value[j + u]);
+        for (int k = 0; k < kVecs; ++k) {
+          acc[u][k] = fma(v, load(m + (j + u) * kLanes + k * kWidth), acc[u][k]);
+        }
+      }
+    }
+    for (; j < D; ++j) {
+      const vf v = splat(value[j]);
+      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(v, load(m + j * kLanes + k * kWidth), acc[0][k]);
+    }
+    Sixteen z;
+    for (int k = 0; k < kVecs; ++k) {
+      for (int u = 1; u < kUnroll; ++u) acc[0][k] = acc[0][k] + acc[u][k];
+      z.v[k] = acc[0][k];
+    }
+    return z;
+  }
+
+  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+    const float* value = x + i * D;
+    for (int64_t j = 0; j < D; ++j) {
+      float* p = m + j * kLanes;
+      const vf v = splat(value[j]);
+      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(v, c.v[k], load(p + k * kWidth)));
+    }
+  }
+
+  XMC_INLINE void add(int64_t i, float c, float* lane) const {
+    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * D + j];
+  }
+
+  XMC_INLINE void fetch(int64_t i) const {
+    const int64_t entries = D < 512 ? D : 512;
+    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * D + j);
+  }
+};
+
+template <class Rows>
+int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
+  const Rows rows(s);
+  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
+  const vf zero = splat(0.f), one = splat(1.f);
+  Sixteen total = zero16();
+  for (int64_t q = 0; q < count;) {
+    const int64_t i = order[q];
+    const int64_t next = order[q + 1 < count ? q + 1 : q];
+    rows.fetch(next);
+    prefetch(s.alpha + next * kLanes);
+    const Sixteen z = rows.dot(i, s.w);
+    float* alpha = s.alpha + i * kLanes;
+    const vf norm2 = splat(s.rows[i].norm2);
+    const uint32_t positive = s.positive[i];
+    uint32_t unsettled = 0;
+    Sixteen step;
+    for (int k = 0; k < kVecs; ++k) {
+      const uint32_t pos = bits(positive, k);
+      const vf a = load(alpha + k * kWidth);
+      const vf h = select(pos, hp.v[k], hn.v[k]);
+      const vf sz = select(pos, z.v[k], zero - z.v[k]);
+      const vf G = fma(a, h, sz - one);
+      uint32_t on = (gt(a, zero) | gt(zero, G)) & bits(s.live, k);
+      on &= gt(G, zero) | gt(zero, G);
+      const vf P = select(on, G, zero);
+      total.v[k] = fma(P, P, total.v[k]);
+      const vf moved = max(a - P / (norm2 + h), zero);
+      const vf d = moved - a;
+      store(alpha + k * kWidth, moved);
+      step.v[k] = select(pos, d, zero - d);
+      unsettled |= on << (k * kWidth);
+    }
+    if (unsettled) rows.axpy(i, step, s.w);
+    if (unsettled & open) {
+      ++q;
+    } else {
+      --count;
+      order[q] = order[count];
+      order[count] = static_cast<int32_t>(i);
+    }
+  }
+  store16(violation2, total);
+  return count;
+}
+
+template <class Rows>
+void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
+  const Rows rows(s);
+  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
+  const vf zero = splat(0.f), one = splat(1.f), minus_one = splat(-1.f);
+  Sixteen violation = zero16(), loss = zero16();
+  int64_t count = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    out.violation2[l] = out.loss[l] = 0;
+    out.active[l] = 0;
+  }
+  for (int64_t i = 0; i < s.n; ++i) {
+    const Sixteen z = rows.dot(i, s.w);
+    uint32_t inside = 0;
+    for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], minus_one) << (k * kWidth);
+    if (!flags[i] && !(inside & s.live)) continue;
+    const uint32_t positive = s.positive[i];
+    uint32_t needed = 0, active = 0;
+    float* coefficient = out.coefficients + count * kLanes;
+    for (int k = 0; k < kVecs; ++k) {
+      const uint32_t pos = bits(positive, k), live = bits(s.live, k);
+      const vf a = load(s.alpha + i * kLanes + k * kWidth);
+      const vf h = select(pos, hp.v[k], hn.v[k]);
+      const vf slack = max(one - select(pos, z.v[k], zero - z.v[k]), zero);
+      const uint32_t in = gt(slack, zero) & live;
+      const uint32_t on = in | (gt(a, zero) & live);
+      const vf G = select(on, a * h - slack, zero);
+      violation.v[k] = fma(G, G, violation.v[k]);
+      const vf c = select(in, slack / h, zero);  // 2 C c_i slack
+      loss.v[k] = fma(c, slack, loss.v[k]);
+      store(coefficient + k * kWidth, select(pos, zero - c, c));
+      needed |= on << (k * kWidth);
+      active |= in << (k * kWidth);
+    }
+    if (needed) {
+      for (uint32_t m = active, l = 0; m; m >>= 1, ++l) out.active[l] += m & 1u;
+      out.rows[count] = static_cast<int32_t>(i);
+      out.masks[count] = static_cast<uint16_t>(needed);
+      if (++count % kFlush == 0) {
+        flush(out.violation2, violation);
+        flush(out.loss, loss);
+      }
+    } else if (!positive) {
+      flags[i] = 0;
+    }
+  }
+  flush(out.violation2, violation);
+  flush(out.loss, loss);
+  for (int l = 0; l < kLanes; ++l) out.loss[l] *= 0.5;
+  out.count = count;
+}
+
+template <class Rows>
+void gradient(const Lanes& s, const PassResult& p, uint32_t wanted, float* g, double* g_norm2,
+              double* w_norm2) {
+  const Rows rows(s);
+  for (int l = 0; l < kLanes; ++l) g_norm2[l] = w_norm2[l] = 0;
+  for (int64_t j = 0; j < s.D; j += kFlush) {
+    const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
+    Sixteen part = zero16();
+    for (int64_t t = j; t < end; ++t) {
+      const Sixteen w = load16(s.w + t * kLanes);
+      store16(g + t * kLanes, w);
+      for (int k = 0; k < kVecs; ++k) part.v[k] = fma(w.v[k], w.v[k], part.v[k]);
+    }
+    flush(w_norm2, part);
+  }
+  for (int64_t u = 0; u < p.count; ++u) {
+    if (p.masks[u] & wanted) rows.axpy(p.rows[u], load16(p.coefficients + u * kLanes), g);
+  }
+  for (int64_t j = 0; j < s.D; j += kFlush) {
+    const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
+    Sixteen part = zero16();
+    for (int64_t t = j; t < end; ++t) {
+      const Sixteen v = load16(g + t * kLanes);
+      for (int k = 0; k < kVecs; ++k) part.v[k] = fma(v.v[k], v.v[k], part.v[k]);
+    }
+    flush(g_norm2, part);
+  }
+}
+
+template <class Rows>
+void add_row(const Lanes& s, int64_t i, int lane, float scale) {
+  Rows(s).add(i, scale, s.w + lane);
+}
+
+void fill(float* m, const float* start, int64_t count, uint32_t mask) {
+  for (int64_t i = 0; i < count; ++i) {
+    const vf x = splat(start[i]);
+    for (int k = 0; k < kVecs; ++k) {
+      float* p = m + i * kLanes + k * kWidth;
+      store(p, select(bits(mask, k), x, load(p)));
+    }
+  }
+}
+
+int64_t select_features(const Lanes& s, uint32_t mask, float threshold, int32_t* features, uint16_t* masks) {
+  const vf high = splat(threshold), zero = splat(0.f);
+  int64_t count = 0;
+  for (int64_t j = 0; j < s.D; ++j) {
+    uint32_t keep = 0;
+    for (int k = 0; k < kVecs; ++k) {
+      const vf w = load(s.w + j * kLanes + k * kWidth);
+      const vf size = max(w, zero - w);
+      keep |= (ge(size, high) & gt(size, zero)) << (k * kWidth);
+    }
+    features[count] = static_cast<int32_t>(j);
+    masks[count] = static_cast<uint16_t>(keep & mask);
+    count += (keep & mask) != 0;
+  }
+  return count;
+}
+
+// The dispatch between sparse and dense rows, once per call.
+#define XMC_BY_LAYOUT(name, parameters, arguments)                           \
+  auto name##_any parameters {                                               \
+    return s.dense ? name<DenseRows> arguments : name<SparseRows> arguments; \
+  }
+XMC_BY_LAYOUT(epoch, (const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2),
+              (s, order, count, open, violation2))
+XMC_BY_LAYOUT(pass, (const Lanes& s, uint8_t* flags, PassResult& out), (s, flags, out))
+XMC_BY_LAYOUT(gradient,
+              (const Lanes& s, const PassResult& p, uint32_t wanted, float* g, double* gg, double* ww),
+              (s, p, wanted, g, gg, ww))
+XMC_BY_LAYOUT(add_row, (const Lanes& s, int64_t i, int lane, float scale), (s, i, lane, scale))
+
+}  // namespace
+
+extern const DualKernels dual_kernels_table;
+const DualKernels dual_kernels_table = {&epoch_any, &pass_any,        &gradient_any,
+                                        &fill,      &select_features, &add_row_any};
+
+}  // namespace xmc::XMC_SIMD_NS

@@ -1,0 +1,64 @@
+// The inner loops of the blocked dual solver (dual.h), one table per instruction set.
+//
+// Sixteen labels ("lanes") are solved at once. Feature-major layout: w[j][lane], alpha[i][lane], so that one
+// stored entry (id, value) of a row feeds sixteen multiply-adds. `live` and other masks have bit l for lane
+// l.
+#pragma once
+
+#include <cstdint>
+
+#include "core/simd.h"
+#include "linear/row_ref.h"
+
+namespace xmc {
+
+inline constexpr int kLanes = 16;
+inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
+
+struct Lanes {
+  int64_t n = 0;
+  int64_t D = 0;
+  const RowRef* rows = nullptr;
+  const uint16_t* ids = nullptr;
+  const float* values = nullptr;
+  const float* dense = nullptr;                  // n x D; null when sparse
+  float* w = nullptr;                            // D x kLanes
+  float* alpha = nullptr;                        // n x kLanes
+  const uint16_t* positive = nullptr;            // n: bit l set when row i has the label of lane l
+  const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
+  const float* half_inverse_negative = nullptr;  // kLanes: 1 / (2 C c-)
+  uint32_t live = 0;
+};
+
+// What a full pass finds out at the current w.
+struct PassResult {
+  int32_t* rows = nullptr;        // n: rows with alpha > 0 or inside the margin in some live lane ...
+  uint16_t* masks = nullptr;      // n: ... and in which
+  float* coefficients = nullptr;  // n x kLanes: -2 C c_i s_i max(0, 1 - s_i z_i) of those rows
+  int64_t count = 0;
+  double violation2[kLanes] = {};  // sum of squared projected dual gradients
+  double loss[kLanes] = {};        // C sum c_i max(0, 1 - s_i z_i)^2
+  int64_t active[kLanes] = {};     // rows inside the margin
+};
+
+struct DualKernels {
+  // One epoch of dual coordinate descent over order[0, count), in that order:
+  //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / (|x|^2 + 1 / (2 C c))),  w += s d(alpha) x
+  // Rows that are settled in every lane of `open` move behind the returned count. violation2[kLanes] gets
+  // the sum of squared projected gradients as they were met.
+  int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
+  // Visits every row. flags[i] != 0 marks rows that may have alpha > 0 or a positive; cleared where neither.
+  void (*pass)(const Lanes& lanes, uint8_t* flags, PassResult& out);
+  // g = w + sum of coefficients[u] x_rows[u] over the rows with a lane in `wanted`; squared norms of g and w.
+  void (*gradient)(const Lanes& lanes, const PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
+                   double* w_norm2);
+  // m[i][lane] = start[i] for the lanes of `mask`, i < count.
+  void (*fill)(float* m, const float* start, int64_t count, uint32_t mask);
+  // Features with |w| >= threshold in a lane of `mask`, ascending, and in which lanes; returns their number.
+  int64_t (*select)(const Lanes& lanes, uint32_t mask, float threshold, int32_t* features, uint16_t* masks);
+  // w[lane] += scale * x_i for one lane.
+  void (*add_row)(const Lanes& lanes, int64_t i, int lane, float scale);
+};
+XMC_SIMD_TABLE(DualKernels, dual_kernels)
+
+}  // namespace xmc

@@ -1,0 +1,351 @@
+"""OneVsAll: same optimum as the reference and LIBLINEAR, same bits for any threads, restart, edge cases."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from reference import linear as reference
+from xmc_fast import OneVsAll, SparseModel, linear
+
+
+def problem(n=200, D=40, L=37, seed=0, density=0.15):
+    """Rows that share features with their labels; label 0 has no positives, label 1 has all."""
+    rng = np.random.default_rng(seed)
+    X = sp.random(n, D, density, format="csr", random_state=rng, data_rvs=lambda k: rng.random(k) + 0.1)
+    V = rng.normal(size=(D, L))
+    Y = (X @ V + 0.3 * rng.normal(size=(n, L)) > 1.2).astype(np.int64)
+    Y[:, 0] = 0
+    if L > 1:
+        Y[:, 1] = 1
+    return X.astype(np.float32), sp.csr_matrix(Y)
+
+
+def rows_as_trained(X, normalize=True, bias=1.0):
+    X = np.asarray(X.todense() if sp.issparse(X) else X, np.float64)
+    if normalize:
+        norms = np.linalg.norm(X, axis=1, keepdims=True)
+        X = X / np.where(norms > 0, norms, 1)
+    return X if bias is None else np.hstack([X, np.full((len(X), 1), bias)])
+
+
+def signs(Y, label):
+    return np.where(np.asarray(Y[:, [label]].todense()).ravel() > 0, 1.0, -1.0)
+
+
+def same_model(a, b):
+    A, B = a.to_csr(), b.to_csr()
+    return all(np.array_equal(getattr(A, k), getattr(B, k)) for k in ("indptr", "indices", "data"))
+
+
+@pytest.mark.parametrize("bias", [None, 1.0])
+@pytest.mark.parametrize("dense", [False, True])
+def test_optimum_of_the_reference(simd, dense, bias):
+    X, Y = problem()
+    model = OneVsAll(eps=1e-5, bias=bias, prune=0, n_jobs=1).fit(X.toarray() if dense else X, Y)
+    W = model.model_.to_csr().toarray()
+    A = rows_as_trained(X, bias=bias)
+    for label in range(Y.shape[1]):
+        s = signs(Y, label)
+        expected = reference.solve(A, s)
+        assert np.linalg.norm(W[label] - expected) <= 1e-3 * np.linalg.norm(expected) + 1e-6, label
+        report = {k: v[label] for k, v in model.report_.items() if k != "placement"}
+        assert report["objective"] == pytest.approx(
+            reference.objective(W[label].astype(float), A, s), rel=1e-5
+        )
+        if label > 1:
+            norm = np.linalg.norm(reference.gradient(W[label].astype(float), A, s))
+            assert report["status"] == 0
+            assert norm <= reference.stop_limit(A, s, 1e-5) * 1.05 + 1e-5
+            slack = 1 - s * (A @ expected)
+            assert abs(report["active_rows"] - np.sum(slack > 0)) <= np.sum(np.abs(slack) < 1e-3)
+    assert model.report_["status"][:2].tolist() == [2, 2]
+
+
+def test_stopping_rule_holds_at_the_default_eps(simd):
+    X, Y = problem(n=500, D=80, L=50, seed=1)
+    model = OneVsAll(prune=0, n_jobs=1).fit(X, Y)
+    A = rows_as_trained(X)
+    for label, w in enumerate(model.model_.to_csr().toarray().astype(float)):
+        s = signs(Y, label)
+        norm = np.linalg.norm(reference.gradient(w, A, s))
+        assert norm <= reference.stop_limit(A, s, 0.01) * 1.001
+        if model.report_["status"][label] == 0:
+            assert model.report_["gradient_norm"][label] == pytest.approx(norm, rel=1e-2, abs=1e-5)
+
+
+@pytest.mark.parametrize("weight", [3.0, "balanced", "array"])
+def test_positive_weight_is_the_cost_of_positives(weight):
+    X, Y = problem(L=20, seed=2)
+    n, L = Y.shape
+    counts = np.asarray(Y.sum(axis=0)).ravel()
+    cost = {
+        3.0: np.full(L, 3.0),
+        "balanced": (n - counts) / np.maximum(counts, 1),
+        "array": np.linspace(0.2, 9, L),
+    }[weight]
+    given = cost.astype(np.float32) if weight == "array" else weight
+    model = OneVsAll(C=0.7, eps=1e-5, prune=0, positive_weight=given).fit(X, Y)
+    A = rows_as_trained(X)
+    for label, w in enumerate(model.model_.to_csr().toarray()):
+        s = signs(Y, label)
+        if label == 1 and weight == "balanced":
+            continue  # all positive: the cost is 0 over n
+        expected = reference.solve(A, s, 0.7, np.where(s > 0, cost[label], 1.0))
+        assert np.linalg.norm(w - expected) <= 2e-3 * np.linalg.norm(expected), label
+
+
+@pytest.mark.parametrize("L", [1, 15, 16, 17, 255, 256, 257])
+def test_label_counts_around_the_block_sizes(L):
+    X, Y = problem(n=60, D=20, L=L, seed=3)
+    model = OneVsAll(eps=1e-4, prune=0, block_labels=100).fit(X, Y)
+    A = rows_as_trained(X)
+    W = model.model_.to_csr().toarray()
+    assert W.shape == (L, 21)
+    for label in {0, L // 2, L - 1}:
+        expected = reference.solve(A, signs(Y, label))
+        assert np.linalg.norm(W[label] - expected) <= 3e-3 * np.linalg.norm(expected)
+
+
+def test_same_bits_for_any_number_of_threads():
+    X, Y = problem(n=300, D=50, L=700, seed=4)
+    fits = [OneVsAll(block_labels=300, n_jobs=jobs).fit(X, Y) for jobs in (1, 2, 4)]
+    assert same_model(fits[0].model_, fits[1].model_)
+    assert same_model(fits[0].model_, fits[2].model_)
+    assert np.array_equal(fits[0].report_["objective"], fits[2].report_["objective"])
+    assert not same_model(fits[0].model_, OneVsAll(block_labels=300, random_state=1).fit(X, Y).model_)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.float32, np.float64])
+def test_any_dtype_of_y_gives_the_same_model(dtype):
+    X, Y = problem(L=300, seed=5, n=80)
+    expected = OneVsAll().fit(X, Y).model_
+    assert same_model(expected, OneVsAll().fit(X, Y.astype(dtype)).model_)
+    assert same_model(expected, OneVsAll().fit(X, Y.toarray().astype(dtype)).model_)
+
+
+def test_pruning():
+    X, Y = problem(seed=6)
+    full = OneVsAll(prune=0).fit(X, Y).model_.to_csr().toarray()
+    pruned = OneVsAll(prune=0.1).fit(X, Y).model_.to_csr().toarray()
+    assert np.array_equal(pruned, np.where(np.abs(full) >= np.float32(0.1), full, 0))
+    top = OneVsAll(prune=0, keep_top=5).fit(X, Y).model_.to_csr()
+    assert np.diff(top.indptr).max() == 5
+    for label, row in enumerate(top.toarray()):
+        kept = np.sort(np.abs(row[row != 0]))
+        assert np.array_equal(kept, np.sort(np.abs(full[label]))[-5:])
+
+
+def test_labels_of_one_class_get_the_constant_model():
+    X, Y = problem(seed=7)
+    model = OneVsAll(prune=0).fit(X, Y)
+    scores = model.decision_function(X)
+    assert scores[:, 0].max() < -0.9
+    assert scores[:, 1].min() > 0.9
+    assert model.report_["status"][:2].tolist() == [2, 2]
+    assert model.report_["seconds"][:2].tolist() == [0, 0]
+
+
+def test_partial_labels_are_the_same_bits():
+    X, Y = problem(L=250, seed=8, n=80)
+    whole = OneVsAll(block_labels=100).fit(X, Y)
+    parts = [OneVsAll(block_labels=100).fit(X, Y, labels=r).model_ for r in ((0, 100), (100, 250))]
+    assert same_model(whole.model_, SparseModel.concat(parts))
+    with pytest.raises(ValueError, match=r"labels must be a range inside \(0, 250\), got \(100, 251\)"):
+        OneVsAll().fit(X, Y, labels=(100, 251))
+
+
+def test_empty_rows_empty_columns_one_row_duplicates():
+    X = sp.csr_matrix(np.array([[0, 0, 0.0], [1, 0, 0], [0, 0, 2]]))
+    Y = np.array([[1, 0], [1, 0], [0, 1]])
+    model = OneVsAll(eps=1e-5, prune=0).fit(X, Y)
+    A = rows_as_trained(X)
+    for label, w in enumerate(model.model_.to_csr().toarray()):
+        assert np.allclose(w, reference.solve(A, signs(sp.csr_matrix(Y), label)), atol=1e-4)
+    assert model.report_["objective"].shape == (2,)
+    one = OneVsAll().fit(sp.csr_matrix([[1.0, 2.0]]), np.array([[1, 0]]))
+    assert one.predict(sp.csr_matrix([[1.0, 2.0]]), k=1).indices.tolist() == [0]
+    nothing = OneVsAll(bias=None).fit(sp.csr_matrix((4, 3)), np.eye(4))
+    assert nothing.model_.nnz == 0
+    twice = sp.csr_matrix((np.array([0.5, 0.5]), np.array([0, 0]), np.array([0, 2, 2, 2])), shape=(3, 3))
+    once = sp.csr_matrix((np.array([1.0]), np.array([0]), np.array([0, 1, 1, 1])), shape=(3, 3))
+    assert same_model(OneVsAll().fit(twice, Y).model_, OneVsAll().fit(once, Y).model_)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_bad_input_is_refused(dense):
+    X, Y = problem(n=20, L=3)
+    given = X.toarray() if dense else X
+    with pytest.raises(ValueError, match="Y has 19 rows, expected 20"):
+        OneVsAll().fit(given, Y[:19])
+    bad = X.toarray()
+    bad[3, 7] = np.nan
+    with pytest.raises(ValueError, match="X must be finite, got nan at row 3, column 7"):
+        OneVsAll().fit(bad if dense else sp.csr_matrix(bad), Y)
+    with pytest.raises(ValueError, match="Y must be binary"):
+        OneVsAll().fit(given, Y * 2)
+    with pytest.raises(ValueError, match="C must be a positive number, got -1"):
+        OneVsAll(C=-1).fit(given, Y)
+    with pytest.raises(ValueError, match=r"positive_weight has shape \(2,\), expected \(3,\)"):
+        OneVsAll(positive_weight=[1.0, 2.0]).fit(given, Y)
+    fitted = OneVsAll().fit(given, Y)
+    with pytest.raises(ValueError, match="X has 39 columns, expected 40"):
+        fitted.decision_function(given[:, :39])
+
+
+def test_scores_and_top_k():
+    X, Y = problem(L=12, seed=9)
+    model = OneVsAll().fit(X, Y)
+    scores = model.decision_function(X)
+    expected = rows_as_trained(X) @ model.model_.to_csr().toarray().T
+    assert np.allclose(scores, expected, atol=1e-4)
+    assert np.allclose(model.decision_function(X.toarray()), expected, atol=1e-4)
+    top = model.predict(X, k=3)
+    assert top.shape == (200, 12)
+    best = np.argsort(-expected, axis=1)[:, 0]
+    assert np.mean(top.indices.reshape(-1, 3)[:, 0] == best) > 0.99
+    hits = np.asarray(Y.todense())[np.arange(200), top.indices.reshape(-1, 3)[:, 0]]
+    assert model.score(X, Y) == pytest.approx(hits.mean())
+
+
+def test_scikit_learn_conventions():
+    X, Y = problem(L=10, seed=10)
+    model = OneVsAll(C=2.0, keep_top=7)
+    assert clone(model).get_params() == model.get_params()
+    assert model.set_params(C=3.0).C == 3.0
+    pipeline = make_pipeline(FunctionTransformer(np.sqrt, accept_sparse=True), OneVsAll()).fit(X, Y)
+    assert pipeline.predict(X).shape == (200, 10)
+    search = GridSearchCV(OneVsAll(n_jobs=1), {"C": [0.01, 1.0]}, cv=2).fit(X, Y)
+    assert search.best_params_["C"] in (0.01, 1.0)
+    with pytest.raises(Exception, match="not fitted"):
+        OneVsAll().predict(X)
+
+
+def eurlex(data_dir, n_labels):
+    """A sample of labels, head and tail, with the training rows of EURLex-4K."""
+    import xmc_fast
+
+    X, Y = xmc_fast.data.read_xmc(data_dir("eurlex-4k") / "train.txt.xz")[:2]
+    counts = np.asarray(Y.sum(axis=0)).ravel()
+    by_size = np.argsort(-counts, kind="stable")[: int(np.sum(counts > 0))]
+    pick = by_size[np.linspace(0, len(by_size) - 1, n_labels).astype(int)]
+    return X.tocsr()[:4000], Y.tocsr()[:4000][:, np.sort(pick)].tocsr()
+
+
+def liblinear_weights(X, s, options):
+    util = pytest.importorskip("liblinear.liblinearutil")
+    model = util.train(util.problem(s, X), util.parameter(f"{options} -q"))
+    w = np.array(model.w[: X.shape[1]])
+    return w if model.label[0] == 1 else -w
+
+
+def test_same_optimum_as_liblinear(data_dir):
+    pytest.importorskip("liblinear")
+    X, Y = eurlex(data_dir, 24)
+    A = linear._prepare_rows(X, True, 1.0).csr
+    A = sp.csr_matrix((A.data.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+    loose = OneVsAll(prune=0).fit(X, Y).model_.to_csr().toarray().astype(float)
+    tight = OneVsAll(prune=0, eps=1e-4).fit(X, Y).model_.to_csr().toarray().astype(float)
+    for label in range(Y.shape[1]):
+        s = signs(Y, label)
+        if np.all(s < 0):
+            continue
+        peer = reference.objective(liblinear_weights(A, s, "-s 2 -c 1 -e 0.01"), A, s)
+        assert reference.objective(loose[label], A, s) <= peer * (1 + 1e-3)
+        w = liblinear_weights(A, s, "-s 2 -c 1 -e 0.0001")
+        assert np.linalg.norm(tight[label] - w) <= 1e-3 * np.linalg.norm(w)
+
+
+TRAIN = """
+import sys, numpy as np, scipy.sparse as sp
+from xmc_fast import OneVsAll
+sys.path.insert(0, {tests!r})
+from test_linear import problem
+X, Y = problem(n=600, D=200, L=2000, seed=11)
+OneVsAll(block_labels=100, n_jobs=2).fit(X, Y, checkpoint=sys.argv[1])
+"""
+
+
+def test_killed_run_resumes_to_the_same_bytes(tmp_path):
+    code = TRAIN.format(tests=os.path.dirname(__file__))
+
+    def start(folder):
+        return subprocess.Popen([sys.executable, "-c", code, str(folder)])
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    run = start(killed)
+    deadline = time.time() + 60
+    while len(list(killed.glob("block-*"))) < 3 and run.poll() is None and time.time() < deadline:
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    done = {p.name: p.stat().st_mtime_ns for p in killed.glob("block-*")}
+    assert 3 <= len(done) < 20
+    assert not (killed / "model.json").exists()
+    assert start(killed).wait() == 0
+    assert start(whole).wait() == 0
+    assert {name: (killed / name).stat().st_mtime_ns for name in done} == done, "finished blocks are kept"
+    for path in whole.iterdir():
+        assert (killed / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_checkpoint_of_another_fit_is_refused(tmp_path):
+    X, Y = problem(L=30)
+    first = OneVsAll(block_labels=10).fit(X, Y, checkpoint=tmp_path / "c")
+    again = OneVsAll(block_labels=10).fit(X, Y, checkpoint=tmp_path / "c")
+    assert same_model(first.model_, again.model_)
+    assert np.all(np.isnan(again.report_["seconds"]))
+    assert np.array_equal(first.report_["objective"], again.report_["objective"])
+    with pytest.raises(ValueError, match=r"is of another fit: C is 1\.0 there, 2\.0 here"):
+        OneVsAll(C=2.0, block_labels=10).fit(X, Y, checkpoint=tmp_path / "c")
+    with pytest.raises(ValueError, match="is of another fit: data"):
+        OneVsAll(block_labels=10).fit(X * 2, Y[:, ::-1], checkpoint=tmp_path / "c")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ValueError, match="neither empty nor of an earlier fit"):
+        OneVsAll().fit(X, Y, checkpoint=tmp_path / "other")
+
+
+def test_ctrl_c_between_units():
+    code = (
+        "import os, signal, threading, sys\n"
+        f"sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+        "from test_linear import problem, OneVsAll\n"
+        "X, Y = problem(n=1000, D=300, L=4000, seed=12)\n"
+        "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    OneVsAll(n_jobs=2).fit(X, Y)\n"
+        "except KeyboardInterrupt:\n    sys.exit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 7
+
+
+def test_200000_labels_in_bounded_memory():
+    """A dense weight matrix would take 200,000 x 2,001 x 4 bytes = 1.6 GB; the limit allows 0.3 GB more."""
+    code = (
+        "import resource, numpy as np, scipy.sparse as sp\n"
+        "from xmc_fast import OneVsAll\n"
+        "rng = np.random.default_rng(0)\n"
+        "n, D, L = 100, 2000, 200_000\n"
+        "X = sp.random(n, D, 0.005, format='csr', dtype=np.float32, random_state=0)\n"
+        "ones = np.ones(2 * L, np.float32)\n"
+        "Y = sp.csr_matrix((ones, (rng.integers(0, n, 2 * L), np.repeat(np.arange(L), 2))), shape=(n, L)) > 0\n"
+        "OneVsAll(n_jobs=1).fit(X, Y[:, :100])\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)\n"
+        "model = OneVsAll(n_jobs=2, keep_top=20).fit(X, Y).model_\n"
+        "assert model.n_labels == L and model.nnz > 3 * L\n"
+    )
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("needs /proc")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
