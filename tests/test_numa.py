@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from guest import numa_guest
 from xmc_fast import _core
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="pinning and placement are Linux calls")
@@ -149,3 +151,16 @@ def test_replicas_are_on_their_nodes():
     placement, _ = _core.numa_replicas_test(_core.numa_machine(), 8, np.ones(1 << 20, np.float32))
     for p in placement:
         assert p["pages_local"] >= 0.95 * p["pages_seen"] > 0
+
+
+@linux
+@pytest.mark.skipif(not os.environ.get("XMC_GUEST_KERNEL"), reason="set XMC_GUEST_KERNEL to a kernel image")
+def test_two_node_guest(tmp_path):
+    lines = "\n".join(numa_guest.run(Path(os.environ["XMC_GUEST_KERNEL"]), tmp_path))
+    assert "node 0 cpus 0 1\n" in lines
+    assert "node 1 cpus 2 3\n" in lines
+    for thread in range(4):
+        assert f"thread {thread} on node {thread % 2}\n" in lines
+    for node in (0, 1):
+        assert f"replica {node} pages 256 of 256\n" in lines
+    assert "done\n" in lines
