@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from reference import l1 as reference
 from reference.newton import costs
-from test_newton import (
-    CONVERGED,
-    LIMIT,
-    REPORT,
-    TRIVIAL,
-    liblinear_weights,
-    random_problem,
-    read_xmc,
-    signs,
-)
-from xmc_fast import _arrays, _core
+from test_newton import CONVERGED, LIMIT, REPORT, TRIVIAL, liblinear_weights, random_problem, read_xmc, signs
+from test_newton import solve as newton_solve
 
-
-def solve(X, Y, *, C=1.0, eps=0.01, cost_positive=(), cost_negative=(), max_iterations=1000, threshold=0.0,
-          keep_top=0, batch=1000, threads=1):  # fmt: skip
-    """Weights (dense, labels x features) and a dict of report columns."""
-    y = _arrays.transpose(_arrays.labels(Y))
-    dense = isinstance(X, np.ndarray)
-    x = _arrays.features(sp.csr_matrix((0, X.shape[1])) if dense else X)
-    *weights, reports = _core.l1_solve(
-        X.shape[1], x.indptr, x.indices, x.data,
-        np.ascontiguousarray(X, np.float32) if dense else np.empty(0, np.float32), y.indptr, y.indices,
-        np.asarray(cost_positive, np.float32), np.asarray(cost_negative, np.float32),
-        C, eps, max_iterations, threshold, keep_top, batch, threads,
-    )  # fmt: skip
-    W = _arrays.to_scipy(*weights, (Y.shape[1], X.shape[1])).toarray()
-    return W, dict(zip(REPORT, np.array(reports, float).reshape(-1, len(REPORT)).T, strict=True))
+solve = functools.partial(newton_solve, solver="l1")
 
 
 @pytest.mark.parametrize("layout", ["sparse", "dense"])

@@ -8,32 +8,51 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from reference import l1 as l1_reference
 from reference import newton as reference
-from xmc_fast import _arrays, _core
+from xmc_fast import OneVsAll, _arrays, _core
 
 LOSSES = ["squared_hinge", "logistic"]
 INITS = ["zero", "mean", "multi-positive", "bias", "warm"]
-REPORT = ["status", "newton", "cg", "active", "objective", "gradient", "seconds"]
+SOLVERS = ["dual", "newton", "l1"]
+REPORT = [
+    "status",
+    "outer_iterations",
+    "inner_iterations",
+    "active_rows",
+    "objective",
+    "gradient_norm",
+    "seconds",
+]
 CONVERGED, LIMIT, TRIVIAL = 0, 1, 2
 
 
-def solve(X, Y, *, loss="squared_hinge", init="mean", C=1.0, eps=0.01, warm=None, cost_positive=(),
-          cost_negative=(), max_iterations=1000, threshold=0.0, keep_top=0, batch=1000, threads=1):  # fmt: skip
-    """Weights (dense, labels x features) and a dict of report columns."""
+def solve(X, Y, *, solver="newton", loss="squared_hinge", init="mean", C=1.0, eps=0.01, warm=None,
+          cost_positive=(), cost_negative=(), max_iterations=1000, threshold=0.0, keep_top=0, batch=1000,
+          threads=1):  # fmt: skip
+    """Weights (dense, labels x features) and a dict of report columns, in label order."""
     y = _arrays.transpose(_arrays.labels(Y))
-    none = _arrays.Csr(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), (0, 0))
     dense = isinstance(X, np.ndarray)
-    x = none if dense else _arrays.features(X)
-    start = none if warm is None else _arrays.features(warm)
-    *weights, reports = _core.newton_solve(
-        X.shape[1], x.indptr, x.indices, x.data,
-        np.ascontiguousarray(X, np.float32) if dense else np.empty(0, np.float32),
-        y.indptr, y.indices, start.indptr, start.indices, start.data,
-        np.asarray(cost_positive, np.float32), np.asarray(cost_negative, np.float32),
-        C, eps, max_iterations, LOSSES.index(loss), INITS.index(init), threshold, keep_top, batch, threads,
+    x = _arrays.features(sp.csr_matrix((0, X.shape[1])) if dense else X)
+    start = _arrays.features(sp.csr_matrix((0, X.shape[1])) if warm is None else warm)
+    L = Y.shape[1]
+    batches = [(first, min(first + batch, L)) for first in range(0, L, batch)]
+    parts = {}
+    _core.linear_train(
+        x.indptr, x.indices, x.data, X.shape[1],
+        np.ascontiguousarray(X, np.float32) if dense else np.empty((0, 0), np.float32),
+        y.indptr, y.indices, np.asarray(cost_positive, np.float32), np.asarray(cost_negative, np.float32),
+        start.indptr, start.indices, start.data, np.array(batches, np.int64).ravel(),
+        SOLVERS.index(solver), LOSSES.index(loss), INITS.index(init), C, eps, max_iterations, 0,
+        threshold, keep_top, threads, lambda batch, *solved: parts.update({batch: solved}),
     )  # fmt: skip
-    W = _arrays.to_scipy(*weights, (Y.shape[1], X.shape[1])).toarray()
-    return W, dict(zip(REPORT, np.array(reports, float).reshape(-1, len(REPORT)).T, strict=True))
+    W = [
+        _arrays.to_scipy(*parts[b][:3], (last - first, X.shape[1])).toarray()
+        for b, (first, last) in enumerate(batches)
+    ]
+    columns = [parts[b][3] for b in range(len(batches))]
+    report = {name: np.concatenate([c[name] for c in columns] or [np.empty(0)]) for name in REPORT}
+    return np.vstack([np.empty((0, X.shape[1]), np.float32), *W]), report
 
 
 def signs(Y):
@@ -85,7 +104,7 @@ def test_reaches_the_reference_optimum(simd, loss, layout):
 def test_stops_by_liblinear_s_rule(simd, loss):
     X, Y = random_problem()
     W, report = solve(X, Y, loss=loss, eps=0.1)
-    for w, s, g in zip(W.astype(float), signs(Y), report["gradient"], strict=True):
+    for w, s, g in zip(W.astype(float), signs(Y), report["gradient_norm"], strict=True):
         c = reference.costs(s, 1.0)
         assert np.linalg.norm(reference.gradient(loss, w, X, s, c)) == pytest.approx(g, rel=1e-3, abs=3e-5)
         assert g <= reference.stopping_norm(loss, X, s, c, 0.1)
@@ -125,7 +144,7 @@ def test_warm_start_at_the_optimum_takes_no_step():
     X, Y = random_problem()
     W, _ = solve(X, Y, eps=1e-4)
     _, report = solve(X, Y, eps=1e-3, init="warm", warm=sp.csr_matrix(W))
-    assert report["newton"].max() == 0
+    assert report["outer_iterations"].max() == 0
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -227,14 +246,14 @@ def test_iteration_limit_is_reported():
     X, Y = random_problem()
     _, report = solve(X, Y, eps=1e-6, max_iterations=2, init="zero")
     assert (report["status"] == LIMIT).any()
-    assert report["newton"].max() <= 2
+    assert report["outer_iterations"].max() <= 2
 
 
 def test_impossible_precision_ends():
     X, Y = random_problem(L=3)
     _, report = solve(X, Y, eps=1e-14)
     assert (report["status"] == LIMIT).all()
-    assert report["newton"].max() < 100
+    assert report["outer_iterations"].max() < 100
 
 
 def liblinear_weights(X, y, options):
@@ -261,3 +280,104 @@ def test_liblinear_on_real_data(data_dir, name, loss, solver):
         assert reference.objective(loss, coarse[label].astype(float), X, s, c) <= limit
         exact = liblinear_weights(X, s, f"-s {solver} -c 1 -e {'1e-4' if solver != 7 else '1e-6'}")
         assert np.linalg.norm(fine[label] - exact) <= 1e-3 * np.linalg.norm(exact)
+
+
+def fit(X, Y, **options):
+    return OneVsAll(
+        **{"normalize": False, "bias": None, "prune": 0, "eps": 1e-5, "n_jobs": 1, **options}
+    ).fit(X, Y)
+
+
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+@pytest.mark.parametrize(
+    "options",
+    [{"solver": "newton"}, {"loss": "logistic"}, {"penalty": "l1", "eps": 1e-7}, {"solver": "dual"}],
+    ids=lambda o: next(iter(o.values())),
+)
+def test_estimator_reaches_the_reference_optimum(options, layout):
+    X, Y = random_problem(L=9)
+    A = X.toarray().astype(float)
+    model = fit(A if layout == "dense" else X, Y, **options)
+    W = model.model_.to_csr().toarray().astype(float)
+    loss = options.get("loss", "squared_hinge")
+    for w, s, f in zip(W, signs(Y), model.report_["objective"], strict=True):
+        c = reference.costs(s, 1.0)
+        if "penalty" in options:
+            best = l1_reference.objective(l1_reference.solve(A, s, c), A, s, c)
+            assert f == pytest.approx(best, rel=1e-5)
+            assert l1_reference.objective(w, A, s, c) == pytest.approx(f, rel=1e-5)
+        else:
+            best = reference.solve(loss, A, s, c)
+            assert np.abs(w - best).max() <= 1e-3 * np.abs(best).max()
+            assert f == pytest.approx(reference.objective(loss, best, A, s, c), rel=1e-5)
+
+
+@pytest.mark.parametrize("init", ["zero", "mean", "multi-positive", "bias"])
+def test_estimator_starts(init):
+    X, Y = random_problem(L=9)
+    W = fit(X, Y, solver="newton", init=init).model_.to_csr().toarray()
+    expected = fit(X, Y, solver="newton", init="zero").model_.to_csr().toarray()
+    assert np.abs(W - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_estimator_starts_from_a_model():
+    X, Y = random_problem(L=9)
+    model = fit(X, Y, solver="newton").model_
+    again = fit(X, Y, init=model, eps=1e-3)
+    assert again.report_["outer_iterations"].max() == 0, "a model as init makes 'auto' the Newton solver"
+    part = OneVsAll(init=model, eps=1e-3, normalize=False, bias=None, prune=0)
+    for labels, start in (((3, 7), model), ((3, 7), fit(X, Y[:, 3:7], solver="newton").model_)):
+        part.set_params(init=start).fit(X, Y, labels=labels)
+        assert part.report_["outer_iterations"].max() == 0
+        assert np.abs(part.model_.to_csr().toarray() - model.to_csr()[3:7].toarray()).max() < 1e-3
+    with pytest.raises(ValueError, match="init has 9 labels, expected 8"):
+        fit(X, Y[:, :8], init=model)
+    with pytest.raises(ValueError, match="init has 40 columns, expected 41"):
+        fit(X, Y, init=model, bias=1.0)
+
+
+@pytest.mark.parametrize("options", [{"solver": "newton"}, {"loss": "logistic"}, {"penalty": "l1"}])
+def test_estimator_bits_do_not_depend_on_threads(options):
+    X, Y = random_problem(L=50)
+    models = [fit(X, Y, block_labels=16, n_jobs=n, eps=0.01, **options).model_.to_csr() for n in (1, 2, 4)]
+    for other in models[1:]:
+        assert np.array_equal(models[0].indptr, other.indptr)
+        assert np.array_equal(models[0].indices, other.indices)
+        assert np.array_equal(models[0].data, other.data)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"penalty": "l1", "loss": "logistic"}, "loss must be 'squared_hinge' with penalty='l1'"),
+        ({"penalty": "l1", "solver": "newton"}, "solver must be one of 'auto' with loss='squared_hinge'"),
+        (
+            {"loss": "logistic", "solver": "dual"},
+            "solver must be one of 'auto', 'newton' with loss='logistic'",
+        ),
+        ({"init": "middle"}, "init must be one of 'zero', 'mean', 'multi-positive', 'bias' or a SparseModel"),
+        ({"init": 3}, "init must be a name or a SparseModel, got 3"),
+    ],
+)
+def test_estimator_refuses_what_no_solver_can(options, message):
+    X, Y = random_problem(L=2)
+    with pytest.raises(ValueError, match=message):
+        fit(X, Y, **options)
+
+
+def test_estimator_reports_the_placement():
+    X, Y = random_problem(L=4)
+    placement = fit(X, Y, n_jobs=2).report_["placement"]
+    assert placement["threads"] == 2
+    nodes = _core.numa_machine()[:2]
+    assert [(p["node"], p["cpus"]) for p in placement["nodes"]] == nodes
+    copied = [p["replica_bytes"] for p in fit(X, Y, solver="newton", n_jobs=2).report_["placement"]["nodes"]]
+    assert all(copied) if len(nodes) > 1 else copied == [0], "one node: X is not copied"
+
+
+def test_estimator_start_is_part_of_the_checkpoint(tmp_path):
+    X, Y = random_problem(L=4)
+    options = {"solver": "newton", "normalize": False, "bias": None}
+    OneVsAll(**options).fit(X, Y, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="init is 'mean' there, 'zero' here"):
+        OneVsAll(**options, init="zero").fit(X, Y, checkpoint=tmp_path)

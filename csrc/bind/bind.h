@@ -46,7 +46,6 @@ py::array_t<T> to_numpy(std::vector<T>&& values) {
 }
 
 void bind_core(py::module_& m);
-void bind_newton(py::module_& m);
 void bind_numa(py::module_& m);
 py::list placement_list(const std::vector<NodePlacement>& placement);  // for report_["placement"]
 void bind_fanin(py::module_& m);

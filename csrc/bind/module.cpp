@@ -3,7 +3,6 @@
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Compiled core of xmc_fast. Private: use the Python modules.";
   xmc::bind::bind_core(m);
-  xmc::bind::bind_newton(m);
   xmc::bind::bind_predict(m);
   xmc::bind::bind_numa(m);
   xmc::bind::bind_fanin(m);

@@ -12,6 +12,9 @@
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "linear/dual.h"
+#include "linear/l1.h"
+#include "linear/prepare.h"
+#include "linear/replica.h"
 
 namespace xmc {
 namespace {
@@ -93,22 +96,13 @@ struct Work {
   int64_t open = 0;
 };
 
-}  // namespace
+// Solves labels on worker `thread` and hands each to the sink, in any order.
+using UnitSolver =
+    std::function<void(int thread, const std::vector<int32_t>& labels, uint64_t seed, const LabelSink& sink)>;
 
-void train_dual(const LinearProblem& problem, const std::vector<LabelBatch>& batches, const PruneRule& prune,
-                int threads, const BatchSink& sink) {
-  const PreparedFeatures X = prepare_features(problem, threads);
-  const DualStart start = solve_start(problem, X);
-  const SolvedLabel negative = trivial_label(start, X, 1.f, prune);
-  const SolvedLabel positive = trivial_label(start, X, -1.f, prune);
-  const auto costs_one = [](const float* cost, int64_t label) { return !cost || cost[label] == 1.f; };
-  const auto trivial = [&](int64_t label) -> const SolvedLabel* {
-    const int64_t size = problem.positives.size(label);
-    if (size == 0 && costs_one(problem.cost_negative, label)) return &negative;
-    if (size == X.n && costs_one(problem.cost_positive, label)) return &positive;
-    return nullptr;
-  };
-
+// All batches, cut into units of kRun labels, on threads pinned to their nodes.
+void run_units(const LinearProblem& problem, const std::vector<LabelBatch>& batches, const Topology& nodes,
+               int threads, const UnitSolver& solve, const BatchSink& sink) {
   std::vector<Unit> units;
   std::vector<Work> work(batches.size());
   for (size_t b = 0; b < batches.size(); ++b) {
@@ -119,8 +113,8 @@ void train_dual(const LinearProblem& problem, const std::vector<LabelBatch>& bat
     }
   }
   std::mutex handing_over;
-  std::vector<std::unique_ptr<DualSolver>> solvers(static_cast<size_t>(std::max(threads, 1)));
   parallel_for(static_cast<int64_t>(units.size()), threads, [&](int64_t u, int thread) {
+    const NodeGuard pinned(nodes, thread);
     const Unit unit = units[u];
     const LabelBatch batch = batches[unit.batch];
     Work& mine = work[unit.batch];
@@ -128,22 +122,9 @@ void train_dual(const LinearProblem& problem, const std::vector<LabelBatch>& bat
       mine.order = order_labels(problem, batch);
       mine.solved.resize(mine.order.size());
     });
-    std::vector<int32_t> labels;
-    for (int64_t k = unit.first; k < unit.last; ++k) {
-      const int32_t label = mine.order[k];
-      if (const SolvedLabel* done = trivial(label)) {
-        mine.solved[label - batch.first] = *done;
-      } else {
-        labels.push_back(label);
-      }
-    }
-    if (!labels.empty()) {
-      if (!solvers[thread]) solvers[thread] = std::make_unique<DualSolver>(problem, X, start);
-      const uint64_t seed = mix64(problem.seed ^ mix64(static_cast<uint64_t>(batch.first + unit.first)));
-      solvers[thread]->solve(
-          labels.data(), static_cast<int64_t>(labels.size()), prune, seed,
+    const uint64_t seed = mix64(problem.seed ^ mix64(static_cast<uint64_t>(batch.first + unit.first)));
+    solve(thread, {mine.order.begin() + unit.first, mine.order.begin() + unit.last}, seed,
           [&](int64_t label, SolvedLabel&& solved) { mine.solved[label - batch.first] = std::move(solved); });
-    }
     const std::lock_guard<std::mutex> lock(handing_over);
     if (--mine.open > 0) return;
     SolvedBatch out{batch, {}, {}};
@@ -153,6 +134,151 @@ void train_dual(const LinearProblem& problem, const std::vector<LabelBatch>& bat
     mine.order = {};
     sink(unit.batch, std::move(out));
   });
+}
+
+// What one memory node holds of a fit.
+struct DualReplica {
+  OwnedProblem own;
+  PreparedFeatures X;
+};
+std::vector<MemoryRange> memory_of(const DualReplica& r) {
+  const auto range = [](const auto& b) {
+    return MemoryRange{b.data(), static_cast<size_t>(b.size()) * sizeof(*b.data())};
+  };
+  std::vector<MemoryRange> out = r.own.memory();
+  out.insert(out.end(), {range(r.X.rows), range(r.X.ids), range(r.X.values)});
+  return out;
+}
+
+struct NewtonReplica {
+  OwnedProblem own;
+  NewtonFit fit;
+};
+std::vector<MemoryRange> memory_of(const NewtonReplica& r) {
+  return r.own.memory();
+}
+
+struct L1Replica {
+  L1Fit fit;
+};
+std::vector<MemoryRange> memory_of(const L1Replica& r) {
+  return {{r.fit.rows.data(), r.fit.rows.size() * sizeof(int32_t)},
+          {r.fit.values.data(), r.fit.values.size() * sizeof(float)}};
+}
+
+// The common arguments of a training.
+struct Job {
+  const LinearProblem& problem;
+  const TrainOptions& options;
+  const std::vector<LabelBatch>& batches;
+  const PruneRule& prune;
+  int threads;
+  const BatchSink& sink;
+  Topology nodes = machine_topology();
+
+  bool copies() const { return std::min<size_t>(nodes.size(), static_cast<size_t>(threads)) > 1; }
+};
+
+std::vector<NodePlacement> train_dual(const Job& job) {
+  const LinearProblem& problem = job.problem;
+  const NumaReplicas<DualReplica> replicas(job.nodes, job.threads, [&] {
+    OwnedProblem own(problem, problem.dense() && job.copies());  // sparse X is laid out anew anyway
+    PreparedFeatures X = prepare_features(own.problem(), job.threads);
+    return DualReplica{std::move(own), std::move(X)};
+  });
+  const PreparedFeatures& X = replicas.local(0).X;
+  const DualStart start = solve_start(problem, X);
+  const SolvedLabel negative = trivial_label(start, X, 1.f, job.prune);
+  const SolvedLabel positive = trivial_label(start, X, -1.f, job.prune);
+  const auto costs_one = [](const float* cost, int64_t label) { return !cost || cost[label] == 1.f; };
+  const auto trivial = [&](int64_t label) -> const SolvedLabel* {
+    const int64_t size = problem.positives.size(label);
+    if (size == 0 && costs_one(problem.cost_negative, label)) return &negative;
+    if (size == X.n && costs_one(problem.cost_positive, label)) return &positive;
+    return nullptr;
+  };
+  std::vector<std::unique_ptr<DualSolver>> solvers(static_cast<size_t>(job.threads));
+  const auto solve = [&](int thread, const std::vector<int32_t>& labels, uint64_t seed,
+                         const LabelSink& sink) {
+    std::vector<int32_t> rest;
+    for (const int32_t label : labels) {
+      if (const SolvedLabel* done = trivial(label)) {
+        sink(label, SolvedLabel(*done));
+      } else {
+        rest.push_back(label);
+      }
+    }
+    if (rest.empty()) return;
+    if (!solvers[thread]) {
+      solvers[thread] = std::make_unique<DualSolver>(problem, replicas.local(thread).X, start);
+    }
+    solvers[thread]->solve(rest.data(), static_cast<int64_t>(rest.size()), job.prune, seed, sink);
+  };
+  run_units(problem, job.batches, replicas.nodes(), job.threads, solve, job.sink);
+  return replicas.placement();
+}
+
+// Solvers that append to LabelWeights: solve_some(thread, labels, count, &weights, reports).
+template <class Replica, class SolveSome>
+std::vector<NodePlacement> train_appending(const Job& job, const NumaReplicas<Replica>& replicas,
+                                           const SolveSome& solve_some) {
+  const auto solve = [&](int thread, const std::vector<int32_t>& labels, uint64_t, const LabelSink& sink) {
+    LabelWeights all;
+    std::vector<LabelReport> reports(labels.size());
+    solve_some(thread, labels.data(), static_cast<int64_t>(labels.size()), &all, reports.data());
+    for (size_t k = 0; k < labels.size(); ++k) {
+      const int64_t from = all.indptr[k], to = all.indptr[k + 1];
+      sink(labels[k], {{all.indices.begin() + from, all.indices.begin() + to},
+                       {all.values.begin() + from, all.values.begin() + to},
+                       reports[k]});
+    }
+  };
+  run_units(job.problem, job.batches, replicas.nodes(), job.threads, solve, job.sink);
+  return replicas.placement();
+}
+
+std::vector<NodePlacement> train_newton(const Job& job) {
+  const TrainOptions& o = job.options;
+  const NewtonFit fit = prepare_newton(job.problem, o.loss, o.init, o.warm);
+  const NumaReplicas<NewtonReplica> replicas(job.nodes, job.threads, [&] {
+    NewtonReplica r{OwnedProblem(job.problem, job.copies()), fit};
+    r.fit.problem = r.own.problem();
+    return r;
+  });
+  std::vector<NewtonScratch> scratch(static_cast<size_t>(job.threads));
+  return train_appending(
+      job, replicas,
+      [&](int thread, const int32_t* labels, int64_t count, LabelWeights* out, LabelReport* reports) {
+        solve_newton(replicas.local(thread).fit, labels, count, job.prune, scratch[thread], out, reports);
+      });
+}
+
+std::vector<NodePlacement> train_l1(const Job& job) {
+  L1Fit fit = prepare_l1(job.problem);
+  const NumaReplicas<L1Replica> replicas(
+      job.nodes, job.threads, [&] { return job.copies() ? L1Replica{fit} : L1Replica{std::move(fit)}; });
+  std::vector<L1Scratch> scratch(static_cast<size_t>(job.threads));
+  return train_appending(
+      job, replicas,
+      [&](int thread, const int32_t* labels, int64_t count, LabelWeights* out, LabelReport* reports) {
+        solve_l1(replicas.local(thread).fit, labels, count, job.prune, scratch[thread], out, reports);
+      });
+}
+
+}  // namespace
+
+std::vector<NodePlacement> train(const LinearProblem& problem, const TrainOptions& options,
+                                 const std::vector<LabelBatch>& batches, const PruneRule& prune, int threads,
+                                 const BatchSink& sink) {
+  const Job job{problem, options, batches, prune, std::max(threads, 1), sink};
+  switch (options.solver) {
+    case SolverKind::newton:
+      return train_newton(job);
+    case SolverKind::l1:
+      return train_l1(job);
+    default:
+      return train_dual(job);
+  }
 }
 
 }  // namespace xmc

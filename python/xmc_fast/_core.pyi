@@ -340,36 +340,6 @@ def recover_labels(
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
 
-# linear: truncated Newton
-def newton_solve(
-    features: int,
-    x_indptr: npt.NDArray[np.int64],
-    x_indices: npt.NDArray[np.int32],
-    x_data: npt.NDArray[np.float32],
-    x_dense: npt.NDArray[np.float32],
-    y_indptr: npt.NDArray[np.int64],
-    y_indices: npt.NDArray[np.int32],
-    warm_indptr: npt.NDArray[np.int64],
-    warm_indices: npt.NDArray[np.int32],
-    warm_data: npt.NDArray[np.float32],
-    cost_positive: npt.NDArray[np.float32],
-    cost_negative: npt.NDArray[np.float32],
-    C: float,
-    eps: float,
-    max_iterations: int,
-    loss: int,
-    init: int,
-    threshold: float,
-    keep_top: int,
-    batch: int,
-    threads: int,
-) -> tuple[
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.float32],
-    list[tuple[int, int, int, int, float, float, float]],
-]: ...
-
 # predict
 def build_layout(
     labels: int,
@@ -417,11 +387,6 @@ class PredictLayout:
         threads: int,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
 
-def l1_solve(
-    features: int,
-    x_indptr: npt.NDArray[np.int64],
-    x_indices: npt.NDArray[np.int32],
-    x_data: npt.NDArray[np.float32],
 # linear
 def linear_train(
     x_indptr: npt.NDArray[np.int64],
@@ -433,19 +398,22 @@ def linear_train(
     y_indices: npt.NDArray[np.int32],
     cost_positive: npt.NDArray[np.float32],
     cost_negative: npt.NDArray[np.float32],
+    warm_indptr: npt.NDArray[np.int64],
+    warm_indices: npt.NDArray[np.int32],
+    warm_data: npt.NDArray[np.float32],
+    batches: npt.NDArray[np.int64],
+    solver: int,
+    loss: int,
+    init: int,
     C: float,
     eps: float,
     max_iterations: int,
+    seed: int,
     threshold: float,
     keep_top: int,
-    batch: int,
     threads: int,
-) -> tuple[
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.float32],
-    list[tuple[int, int, int, int, float, float, float]],
-]: ...
+    on_batch: Callable[..., None],
+) -> list[dict[str, object]]: ...
 
 # fanin: tensors are addresses, types 0 float32, 1 bfloat16, 2 float16
 class FaninLayer:
@@ -531,13 +499,4 @@ def fanin_rewire(
 ) -> npt.NDArray[np.uint8]: ...
 def fanin_random_indices(
     groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int
-    batches: npt.NDArray[np.int64],
-    C: float,
-    eps: float,
-    max_iterations: int,
-    seed: int,
-    threshold: float,
-    keep_top: int,
-    threads: int,
-    on_batch: Callable[[int, Any, Any, Any, dict[str, Any]], object],
 ) -> None: ...

@@ -34,6 +34,10 @@ _REPORT = (
 )
 _CHECKPOINT = "fit.json"
 _NO_FLOATS = np.empty(0, np.float32)
+# In the order of the core's enums; a model as start comes after the named rules.
+_SOLVERS = ("dual", "newton", "l1")
+_LOSSES = ("squared_hinge", "logistic")
+_INITS = ("zero", "mean", "multi-positive", "bias")
 
 
 class OneVsAll(BaseEstimator):  # type: ignore[misc]
@@ -51,11 +55,16 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     C : float
         Weight of the loss against 1/2 |w|².
     loss : "squared_hinge" or "logistic"
+        The logistic loss is log(1 + exp(-s_i w·x_i)) (LIBLINEAR -s 0), solved by "newton".
     penalty : "l2" or "l1"
+        "l1" replaces 1/2 |w|² by Σ_j |w_j| (LIBLINEAR -s 5; squared hinge only), solved by coordinate descent.
     eps : float
         Tolerance of the stopping rule.
     init : "mean", "zero", "multi-positive", "bias" or a fitted SparseModel
-        First weights of the Newton solver (the dual solver has its own start; the optimum is the same).
+        First weights of the Newton solver (the others have their own start; the optimum is the same):
+        "mean" puts the mean positive at +1 and the mean negative at -2; "multi-positive" every positive of
+        labels with at most 20; "bias" is the model without positives; a model must have these labels and
+        features, and makes "auto" choose "newton".
     bias : float or None
         Value of a constant feature added to each row (its weight is regularised like the others).
     normalize : bool
@@ -69,9 +78,10 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     block_labels : int
         Labels of one batch, the unit of storage and restart.
     solver : "auto", "dual" or "newton"
-        "dual", blocked dual coordinate descent, is the fast one for the l2 squared hinge.
+        "dual", blocked dual coordinate descent, is the fast one for the l2 squared hinge; "newton", blocked
+        truncated Newton, the reference method. "auto" takes the fastest that can.
     max_iter : int
-        Rounds (dual) or Newton steps per label; labels that hit it have status 1.
+        Rounds (dual), Newton steps or sweeps (l1) per label; labels that hit it have status 1.
     n_jobs : int, optional
         Threads. The model has the same bits for any number.
     random_state : int, RandomState or None
@@ -83,8 +93,11 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     report_ : dict
         One entry per label: ``status`` (0 converged, 1 stopped by max_iter, 2 only one class),
         ``outer_iterations``, ``inner_iterations``, ``active_rows``, ``objective``, ``gradient_norm`` (both of
-        the weights before pruning), ``seconds`` (nan when read from a checkpoint); and ``placement``, how
-        threads and memory were placed.
+        the weights before pruning), ``seconds`` (nan when read from a checkpoint). And
+        ``placement``: ``threads``, and for each memory node in use (``nodes``) its ``node`` id, its ``cpus``,
+        the ``replica_bytes`` of X it holds for itself and, of a sample of ``pages_seen`` of those pages, how
+        many are ``pages_local``. Thread t is pinned to node t modulo the nodes; with one node nothing is
+        pinned and X is not copied.
     n_features_in_, n_labels_ : int
 
     Examples
@@ -163,13 +176,16 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         store = _Store(checkpoint, self._settings(seed), x, y, (start, stop))
         batches = _batches(start, stop, int(self.block_labels))
         todo = [b for b in range(len(batches)) if b not in store.done]
-        self._train(x, y, [batches[b] for b in todo], todo, batches, store, seed)
+        nodes = self._train(x, y, [batches[b] for b in todo], todo, batches, store, seed)
         self.n_features_in_ = x.features - (self.bias is not None)
         self.n_labels_ = stop - start
         params = {name: value for name, value in self._settings(seed).items() if name != "version"}
         model, report = store.finish(len(batches), x.features, self.bias, bool(self.normalize), params)
         self.model_ = model
-        self.report_: dict[str, Any] = {**report, "placement": {"nodes": 1}}
+        self.report_: dict[str, Any] = {
+            **report,
+            "placement": {"threads": resolve_threads(self.n_jobs), "nodes": nodes},
+        }
         return self
 
     def predict(self, X: Any, k: int = 5) -> sp.csr_matrix:
@@ -205,8 +221,9 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         batches: list[tuple[int, int]],
         store: _Store,
         seed: int,
-    ) -> None:
+    ) -> list[dict[str, Any]]:
         positives = transpose(y)
+        init, start = self._start(y.shape[1], (batches[0][0], batches[-1][1]), x.features)
         cost = _positive_cost(self.positive_weight, np.diff(positives.indptr), x.rows)
         total = sum(last - first for first, last in batches)
         with progress(total, unit="label", desc="OneVsAll") as bar:
@@ -218,7 +235,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
                 store.add(numbers[k], block, report)
                 bar.update(last - first)
 
-            _core.linear_train(
+            return _core.linear_train(
                 *x.csr[:3],
                 x.features,
                 x.dense if x.dense is not None else np.empty((0, 0), np.float32),
@@ -226,7 +243,11 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
                 positives.indices,
                 cost,
                 _NO_FLOATS,
+                *start[:3],
                 np.array(todo, np.int64).ravel(),
+                _SOLVERS.index(self._solver()),
+                _LOSSES.index(self.loss),
+                init,
                 float(self.C),
                 float(self.eps),
                 int(self.max_iter),
@@ -260,8 +281,41 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         for name in ("block_labels", "max_iter"):
             if getattr(self, name) < 1:
                 fail(name, "at least 1")
-        if self.loss != "squared_hinge" or self.penalty != "l2" or self.solver == "newton":
-            raise NotImplementedError("only the dual solver of the l2 squared hinge is built in so far")
+        if isinstance(self.init, str) and self.init not in _INITS:
+            fail("init", f"one of {', '.join(map(repr, _INITS))} or a SparseModel")
+        if not isinstance(self.init, (str, SparseModel)):
+            fail("init", "a name or a SparseModel")
+        if self.penalty == "l1" and self.loss != "squared_hinge":
+            fail("loss", "'squared_hinge' with penalty='l1'")
+        if self.penalty == "l1" or self.loss == "logistic":
+            able = ("auto",) if self.penalty == "l1" else ("auto", "newton")
+            if self.solver not in able:
+                given = f"loss={self.loss!r}, penalty={self.penalty!r}"
+                fail("solver", f"one of {', '.join(map(repr, able))} with {given}")
+
+    def _solver(self) -> str:
+        """The core's name of the solver. A model to start from is for the Newton solver."""
+        if self.penalty == "l1":
+            return "l1"
+        if self.solver != "auto":
+            return self.solver
+        return "newton" if self.loss == "logistic" or isinstance(self.init, SparseModel) else "dual"
+
+    def _start(self, n_labels: int, label_range: tuple[int, int], n_columns: int) -> tuple[int, Csr]:
+        """The rule's number and the CSR arrays of the first weights (n_labels x n_columns; empty: none)."""
+        if isinstance(self.init, str):
+            return _INITS.index(self.init), Csr(
+                np.zeros(1, np.int64), np.empty(0, np.int32), _NO_FLOATS, (0, n_columns)
+            )
+        first, last = label_range
+        W = features(self.init.to_csr(), "init", n_features=n_columns)
+        if W.shape[0] == n_labels:
+            return len(_INITS), W
+        if W.shape[0] != last - first:
+            raise ValueError(f"init has {W.shape[0]} labels, expected {last - first}")
+        tail = np.full(n_labels - last, W.indptr[-1])
+        indptr = np.concatenate([np.zeros(first, np.int64), W.indptr, tail])
+        return len(_INITS), Csr(indptr, W.indices, W.data, (n_labels, n_columns))
 
     def _settings(self, seed: int) -> dict[str, Any]:
         """What decides the model's bits, beside the data."""
@@ -279,11 +333,20 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             "keep_top": self.keep_top,
             "positive_weight": weight,
             "block_labels": int(self.block_labels),
-            "solver": self.solver,
+            "solver": self._solver(),
+            "init": self.init if isinstance(self.init, str) else _model_hash(self.init),
             "max_iter": int(self.max_iter),
             "seed": seed,
             "simd": _core.simd_level(),
         }
+
+
+def _model_hash(model: SparseModel) -> str:
+    W = features(model.to_csr(), "init")
+    digest = hashlib.blake2b(digest_size=16)
+    for array in W[:3]:
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def _is_number(value: Any) -> bool:
