@@ -40,17 +40,17 @@ py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tu
     parts.push_back({py::cast<int64_t>(b[0]), py::cast<Array<int64_t>>(b[1]), py::cast<py::array>(b[2]),
                      py::cast<Array<float>>(b[3])});
   }
-  std::vector<int64_t> counts(static_cast<size_t>(columns), 0);
+  std::vector<ColumnStats> stats(static_cast<size_t>(columns));
   int64_t nnz = 0;
   for (const auto& part : parts) {
     part.visit(columns, [&](const auto& rows) {
       py::gil_scoped_release nogil;
-      count_columns(rows.indices, rows.nnz(), counts);
+      count_columns(rows.indices, rows.data, rows.nnz(), stats);
       nnz += rows.nnz();
     });
   }
   const auto budget = static_cast<int64_t>(budget_ratio * static_cast<double>(nnz) * 8);
-  LayoutBuilder builder(labels, plan_layout(labels, counts, min_density, budget));
+  LayoutBuilder builder(labels, plan_layout(labels, stats, min_density, budget));
   for (const auto& part : parts) {
     part.visit(columns, [&](const auto& rows) {
       py::gil_scoped_release nogil;

@@ -1,8 +1,8 @@
 #include "predict/layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
-#include <stdexcept>
 
 #include "core/parallel.h"
 
@@ -25,41 +25,48 @@ int64_t choose_block(int64_t labels, int64_t n_sparse, int64_t postings) {
 }  // namespace
 
 template <class Index>
-void count_columns(const Index* indices, int64_t n, std::vector<int64_t>& counts) {
-  for (int64_t i = 0; i < n; ++i) ++counts[static_cast<size_t>(indices[i])];
+void count_columns(const Index* indices, const float* data, int64_t n, std::vector<ColumnStats>& stats) {
+  for (int64_t i = 0; i < n; ++i) {
+    ColumnStats& column = stats[static_cast<size_t>(indices[i])];
+    ++column.nnz;
+    column.squares += static_cast<double>(data[i]) * data[i];
+  }
 }
 
-LayoutPlan plan_layout(int64_t labels, const std::vector<int64_t>& column_nnz, double min_density,
+LayoutPlan plan_layout(int64_t labels, const std::vector<ColumnStats>& stats, double min_density,
                        int64_t budget) {
-  const auto columns = static_cast<int64_t>(column_nnz.size());
-  std::vector<int32_t> order(static_cast<size_t>(columns));
+  std::vector<int32_t> order(stats.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return column_nnz[static_cast<size_t>(a)] > column_nnz[static_cast<size_t>(b)];
-  });
+  const auto sort_by = [&](auto key) {
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return key(stats[static_cast<size_t>(a)]) > key(stats[static_cast<size_t>(b)]);
+    });
+  };
+  sort_by([](const ColumnStats& c) { return c.nnz; });
   const int64_t bytes = (labels + kTile - 1) / kTile * kTile * static_cast<int64_t>(sizeof(float));
-  const int64_t room = bytes ? budget / bytes : 0;
+  const auto room = static_cast<size_t>(bytes ? budget / bytes : 0);
+  const double enough = std::max(1.0, min_density * static_cast<double>(labels));
+  size_t dense = 0;
+  while (dense < std::min(room, order.size()) &&
+         static_cast<double>(stats[static_cast<size_t>(order[dense])].nnz) >= enough) {
+    ++dense;
+  }
+  order.resize(dense);
+  std::sort(order.begin(), order.end());
+  // NaN sorts as the largest, so that the order stays a strict one.
+  sort_by([](const ColumnStats& c) {
+    return c.squares == c.squares ? c.squares : std::numeric_limits<double>::infinity();
+  });
+
   LayoutPlan plan;
-  plan.slot.assign(static_cast<size_t>(columns), kEmpty);
-  std::vector<char> is_dense(static_cast<size_t>(columns), 0);
-  for (int32_t c : order) {
-    const auto nnz = column_nnz[static_cast<size_t>(c)];
-    if (plan.n_dense == room || nnz == 0) break;
-    if (static_cast<double>(nnz) < min_density * static_cast<double>(labels)) break;
-    is_dense[static_cast<size_t>(c)] = 1;
-    ++plan.n_dense;
-  }
+  plan.slot.assign(stats.size(), kEmpty);
+  for (int32_t c : order) plan.slot[static_cast<size_t>(c)] = static_cast<int32_t>(plan.n_dense++);
   int64_t postings = 0;
-  int32_t next_dense = 0, next_sparse = 0;
-  for (size_t c = 0; c < column_nnz.size(); ++c) {
-    if (is_dense[c]) {
-      plan.slot[c] = next_dense++;
-    } else if (column_nnz[c]) {
-      plan.slot[c] = -2 - next_sparse++;
-      postings += column_nnz[c];
-    }
+  for (size_t c = 0; c < stats.size(); ++c) {
+    if (plan.slot[c] != kEmpty || stats[c].nnz == 0) continue;
+    plan.slot[c] = -2 - static_cast<int32_t>(plan.n_sparse++);
+    postings += stats[c].nnz;
   }
-  plan.n_sparse = next_sparse;
   plan.block = choose_block(labels, plan.n_sparse, postings);
   return plan;
 }
@@ -124,8 +131,8 @@ void LayoutBuilder::finish() {
   ptr[0] = 0;
 }
 
-template void count_columns(const int32_t*, int64_t, std::vector<int64_t>&);
-template void count_columns(const uint16_t*, int64_t, std::vector<int64_t>&);
+template void count_columns(const int32_t*, const float*, int64_t, std::vector<ColumnStats>&);
+template void count_columns(const uint16_t*, const float*, int64_t, std::vector<ColumnStats>&);
 template void LayoutBuilder::count(int64_t, const CsrView<int32_t>&);
 template void LayoutBuilder::count(int64_t, const CsrView<uint16_t>&);
 template void LayoutBuilder::fill(int64_t, const CsrView<int32_t>&, int);

@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kScoreBytes = int64_t{4} << 20;  // of a chunk's scores for one block
 constexpr int64_t kMaxChunk = 2048;
 
-// A chunk's rows as the layout wants them: normalised, with the bias, split by kind of column.
+// A chunk's rows as the layout wants them: normalised, with the bias, split by kind of column, the dense ones
+// in the order of their slots.
 struct SplitRows {
   std::vector<int64_t> dense_start, sparse_start;  // rows + 1
   std::vector<int32_t> dense, sparse;              // slots
@@ -27,6 +28,8 @@ struct SplitRows {
     for (auto* v : {&dense_start, &sparse_start}) v->assign(1, 0);
     for (auto* v : {&dense, &sparse}) v->clear();
     for (auto* v : {&dense_value, &sparse_value}) v->clear();
+    present.resize(static_cast<size_t>(layout.n_dense + 63) / 64);
+    by_slot.resize(static_cast<size_t>(layout.n_dense));
     for (int64_t i = from; i < to; ++i) {
       float scale = 1.f;
       if (options.normalize) {
@@ -36,17 +39,32 @@ struct SplitRows {
       }
       for (int64_t p = x.begin(i); p < x.end(i); ++p) add(layout, x.indices[p], x.data[p] * scale);
       if (options.has_bias) add(layout, layout.columns - 1, options.bias);
+      take_dense();
       dense_start.push_back(static_cast<int64_t>(dense.size()));
       sparse_start.push_back(static_cast<int64_t>(sparse.size()));
     }
   }
 
  private:
+  std::vector<uint64_t> present;  // a bit per slot: cheaper than sorting a few hundred of them
+  std::vector<float> by_slot;
+
+  void take_dense() {
+    for (size_t word = 0; word < present.size(); ++word) {
+      for (uint64_t bits = present[word]; bits; bits &= bits - 1) {
+        const auto slot = static_cast<int32_t>(word * 64) + std::countr_zero(bits);
+        dense.push_back(slot);
+        dense_value.push_back(by_slot[static_cast<size_t>(slot)]);
+      }
+      present[word] = 0;
+    }
+  }
+
   void add(const LayoutView& layout, int64_t column, float value) {
     const int32_t slot = layout.slot[column];
     if (slot >= 0) {
-      dense.push_back(slot);
-      dense_value.push_back(value);
+      present[static_cast<size_t>(slot) / 64] |= uint64_t{1} << (slot % 64);
+      by_slot[static_cast<size_t>(slot)] = value;
     } else if (slot != kEmpty) {
       sparse.push_back(-2 - slot);
       sparse_value.push_back(value);
