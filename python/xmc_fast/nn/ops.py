@@ -22,6 +22,7 @@ from torch import Tensor
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
+from xmc_fast.nn import cuda
 
 LOSSES = {"squared_hinge": 0, "bce": 1}
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -439,6 +440,7 @@ torch.library.register_autograd(
     "xmc_fast::fan_in_linear", _linear_backward, setup_context=_linear_setup, lib=_lib
 )
 torch.library.register_autograd("xmc_fast::fan_in_loss", _loss_backward, setup_context=_loss_setup, lib=_lib)
+HAS_CUDA = cuda.register(_lib.impl)  # whether the package was built with CUDA kernels
 
 
 # ---- connections

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Compiles and links the CUDA kernels: csrc/cuda/build.sh [out.so]
+# sm_75 to sm_120 + PTX of the newest; static cudart, so that the library loads on machines without CUDA.
+# Prints the ptxas report (registers, spills, shared memory) as a Markdown table; a spill is an error.
+set -e
+cd "$(dirname "$0")/../.."
+out=${1:-python/xmc_fast/libxmc_cuda.so}
+codes=
+for arch in ${XMC_CUDA_ARCHS:-75 80 86 89 90 100 120}; do codes="$codes -gencode arch=compute_$arch,code=sm_$arch"; done
+log=$(mktemp)
+trap 'rm -f "$log" "$log.table"' EXIT
+# shellcheck disable=SC2086
+nvcc -O3 -std=c++17 -Icsrc -Xcompiler -fPIC,-fvisibility=hidden -shared -cudart static $codes \
+  -gencode arch=compute_${arch},code=compute_${arch} -Xptxas -v,--warn-on-spills -t 2 \
+  csrc/fanin/forward.cu csrc/fanin/backward.cu -o "$out" 2>"$log" || { cat "$log" >&2; exit 1; }
+awk '
+  /Compiling entry function/ {
+    split($0, q, "\x27"); name = q[2]; arch = q[4]
+    if (match(name, /[a-z_]+_kernel(ILb[01]E)?/)) name = substr(name, RSTART, RLENGTH)
+    sub(/ILb1E/, "<shared>", name); sub(/ILb0E/, "<plain>", name)
+  }
+  /bytes spill stores/ { spill = $5 + $9 }
+  /Used [0-9]+ registers/ {
+    match($0, /Used [0-9]+/); registers = substr($0, RSTART + 5, RLENGTH - 5)
+    shared = 0; if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
+    printf "| %s | %s | %s | %s | %s |\n", name, arch, registers, spill + 0, shared
+  }' "$log" | sort >"$log.table"
+printf '| kernel | arch | registers | spilled bytes | shared bytes |\n|---|---|---|---|---|\n'
+cat "$log.table"
+! grep -v '| 0 | [0-9]* |$' "$log.table" >&2

@@ -1,0 +1,342 @@
+"""CUDA kernels of the fixed fan-in operators, where the package was built with them.
+
+``csrc/cuda/build.sh`` compiles and links them for sm_75 to sm_120 into ``libxmc_cuda.so`` beside this package;
+importing :mod:`xmc_fast.nn.ops` then registers them for CUDA tensors. The kernels are checked on the CPU from
+the same source (tests/test_cuda_host.py); **their speed on a GPU has not been measured.**
+
+Everything is deterministic, without atomics: one thread owns each result. The gradient for the features walks
+the connections of each feature in order; those lists are built by a stable sort when the connections change
+and kept as long as the index tensor lives (4 bytes per connection). Labels are worked on in chunks, so that
+the fused loss and top-k need O(batch x chunk) memory. Among equal scores top-k may order labels differently
+from the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_BATCH = 64  # kBatch of csrc/fanin/fanin_cuda.h
+_CHUNK = 65_536  # labels at a time
+
+_pointer, _i64, _int = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_SIGNATURES = {
+    "transpose_in": [_pointer, _int, _i64, _i64, _i64, _pointer, _i64, _pointer],
+    "transpose_out": [_pointer, _i64, _i64, _i64, _pointer, _int, _i64, _pointer],
+    "forward": [_pointer, _pointer, _i64, _i64, _pointer, _int, _pointer],
+    "loss": [_pointer, _pointer, _i64, _i64, _int, ctypes.c_float, _pointer, _pointer],
+    "grad_features": [_pointer, _pointer, _i64, _pointer, _pointer, _pointer, _pointer],
+    "grad_weights": [
+        *[_pointer, _pointer, _int, _pointer, _int, _i64, _i64, _pointer, _int, _pointer, _int, _pointer]
+    ],
+    "grad_features_sparse": [_pointer, _i64, _pointer, _pointer, _pointer, _pointer, _pointer],
+    "grad_weights_sparse": [
+        *[
+            _pointer,
+            _pointer,
+            _int,
+            _i64,
+            _pointer,
+            _pointer,
+            _pointer,
+            _pointer,
+            _pointer,
+            _pointer,
+            _pointer,
+        ]
+    ],
+}
+
+
+class _Layer(ctypes.Structure):
+    """CudaLayer of csrc/fanin/fanin_cuda.h."""
+
+    _fields_ = (
+        ("labels", _i64),
+        ("features", _i64),
+        ("fan_in", _i64),
+        ("group", _i64),
+        ("indices", _pointer),
+        ("weights", _pointer),
+        ("bias", _pointer),
+        ("index_bits", ctypes.c_int32),
+        ("weight_type", ctypes.c_int32),
+        ("bias_type", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    )
+
+
+class Kernels:
+    """The operators of :mod:`xmc_fast.nn.ops` over the compiled library at ``path``."""
+
+    def __init__(self, path: Path, *, chunk: int = _CHUNK) -> None:
+        self._lib = ctypes.CDLL(str(path))
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self._lib, f"xmc_fanin_{name}")
+            function.argtypes, function.restype = arguments, _int
+        self._lib.xmc_fanin_loss_parts.argtypes, self._lib.xmc_fanin_loss_parts.restype = [_i64], _i64
+        self._chunk = chunk
+        self._lists: Any = WeakTensorKeyDictionary()  # indices -> (version, features, lists by feature)
+
+    # ---- operators
+
+    def linear(
+        self, x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int
+    ) -> Tensor:
+        x, weight, indices, bias = _ready(x, weight, indices, bias)
+        self._check(indices, x.shape[1])
+        with _device(x):
+            out = x.new_empty(x.shape[0], weight.shape[0])
+            layer = _layer(x.shape[1], weight, indices, bias, group_size)
+            self._forward(layer, self._transposed(x, x.shape[1]), out)
+        return out
+
+    def grad_features(
+        self,
+        grad: Tensor,
+        weight: Tensor,
+        indices: Tensor,
+        group_size: int,
+        features: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        grad, weight, indices, _ = _ready(grad, weight, indices, None)
+        with _device(grad):
+            total = self._padded(grad, features)
+            for chunk, part, lists in self._by_feature(indices, features, weight, group_size):
+                self._add_features(part, self._transposed(grad[:, chunk], part.labels), *lists, total)
+            return self._restored(total, grad.shape[0], dtype)
+
+    def grad_weights(
+        self, x: Tensor, grad: Tensor, indices: Tensor, group_size: int, with_bias: bool, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        x, grad, indices, _ = _ready(x, grad, indices, None)
+        self._check(indices, x.shape[1])
+        with _device(x):
+            gw = x.new_empty(grad.shape[1], indices.shape[1], dtype=dtype)
+            gb = x.new_empty(grad.shape[1] if with_bias else 0, dtype=dtype)
+            self._weights(_layer(x.shape[1], gw, indices, None, group_size), x, grad, gw, gb)
+        return gw, gb
+
+    def grad_sparse(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        indices: Tensor,
+        group_size: int,
+        crow: Tensor,
+        col: Tensor,
+        values: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, weight, indices, _ = _ready(x, weight, indices, None)
+        self._check(indices, x.shape[1])
+        with _device(x):
+            crow, col = crow.to(torch.int64).contiguous(), col.to(torch.int32).contiguous()
+            values = values.to(torch.float32).contiguous()
+            layer = _layer(x.shape[1], weight, indices, None, group_size)
+            gx = torch.zeros_like(x, dtype=torch.float32)
+            self._run("grad_features_sparse", x, ctypes.byref(layer), x.shape[0], crow, col, values, gx)
+            rows = torch.repeat_interleave(torch.arange(x.shape[0], device=x.device), crow.diff())
+            by_label, order = torch.sort(col.to(torch.int64), stable=True)
+            labels, counts = torch.unique_consecutive(by_label, return_counts=True)
+            starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            rows, values = rows[order].contiguous(), values[order].contiguous()
+            gw = x.new_empty(len(labels), indices.shape[1], dtype=torch.float32)
+            gb = x.new_empty(len(labels), dtype=torch.float32)
+            where = (len(labels), labels, starts, rows, values, gw, gb)
+            self._run("grad_weights_sparse", x, ctypes.byref(layer), x, _TYPES[x.dtype], *where)
+        return gx.to(x.dtype), labels, gw.to(weight.dtype), gb.to(weight.dtype)
+
+    def loss(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        indices: Tensor,
+        bias: Tensor | None,
+        group_size: int,
+        crow: Tensor,
+        col: Tensor,
+        loss: int,
+        scale: float,
+        need_x: bool,
+        need_weight: bool,
+        need_bias: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, weight, indices, bias = _ready(x, weight, indices, bias)
+        batch, features = x.shape
+        need_bias = need_bias and bias is not None
+        with _device(x):
+            crow, col = crow.to(x.device), col.to(x.device, torch.int64)
+            rows = torch.repeat_interleave(torch.arange(batch, device=x.device), crow.diff())
+            xt, total = self._transposed(x, features), self._padded(x, features if need_x else 0)
+            gw = torch.empty_like(weight) if need_weight else weight.new_empty(0)
+            gb = torch.empty_like(bias) if need_bias and bias is not None else weight.new_empty(0)
+            value = x.new_zeros((), dtype=torch.float64)
+            for chunk, part, lists in self._by_feature(indices, features, weight, group_size, bias):
+                z = x.new_empty(batch, part.labels, dtype=torch.float32)
+                self._forward(part, xt, z)
+                inside = (col >= chunk.start) & (col < chunk.stop)
+                positive = torch.zeros_like(z, dtype=torch.uint8)
+                positive[rows[inside], col[inside] - chunk.start] = 1
+                parts = int(self._lib.xmc_fanin_loss_parts(part.labels))
+                sums = z.new_zeros(batch, parts)
+                self._run("loss", x, z, positive, batch, part.labels, loss, scale, sums)
+                value += sums.sum(dtype=torch.float64)
+                if need_x:
+                    self._add_features(part, self._transposed(z, part.labels), *lists, total)
+                if need_weight:
+                    self._weights(part, x, z, gw[chunk], gb[chunk] if need_bias else gb)
+                elif need_bias:
+                    gb[chunk] = z.sum(0).to(gb.dtype)
+            gx = self._restored(total, batch, x.dtype) if need_x else x.new_empty(0)
+        return value.to(torch.float32), gx, gw, gb
+
+    def topk(
+        self, x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int, k: int
+    ) -> tuple[Tensor, Tensor]:
+        x, weight, indices, bias = _ready(x, weight, indices, bias)
+        self._check(indices, x.shape[1])
+        with _device(x):
+            xt = self._transposed(x, x.shape[1])
+            scores = x.new_empty(x.shape[0], 0, dtype=torch.float32)
+            ids = x.new_empty(x.shape[0], 0, dtype=torch.int64)
+            for chunk in self._chunks(weight.shape[0], group_size):
+                part = _layer(x.shape[1], weight, indices, bias, group_size, chunk)
+                z = x.new_empty(x.shape[0], part.labels, dtype=torch.float32)
+                self._forward(part, xt, z)
+                best, where = torch.topk(z, min(k, part.labels))
+                scores, ids = torch.cat([scores, best], 1), torch.cat([ids, where + chunk.start], 1)
+                scores, order = torch.topk(scores, min(k, scores.shape[1]))
+                ids = ids.gather(1, order)
+        return scores.to(x.dtype), ids
+
+    # ---- launches
+
+    def _run(self, name: str, like: Tensor, *arguments: Any) -> None:
+        stream = torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0
+        ready = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+        status = getattr(self._lib, f"xmc_fanin_{name}")(*ready, stream)
+        if status:
+            raise RuntimeError(f"CUDA kernel {name} could not be launched: error {status}")
+
+    def _forward(self, layer: _Layer, xt: Tensor, out: Tensor) -> None:
+        arguments = (ctypes.byref(layer), xt, xt.shape[1], out.shape[0], out, _TYPES[out.dtype])
+        self._run("forward", out, *arguments)
+
+    def _weights(self, layer: _Layer, x: Tensor, grad: Tensor, gw: Tensor, gb: Tensor) -> None:
+        self._run(
+            "grad_weights",
+            x,
+            ctypes.byref(layer),
+            *(x, _TYPES[x.dtype], grad, _TYPES[grad.dtype], grad.shape[1], x.shape[0]),
+            *(gw, _TYPES[gw.dtype], gb if gb.numel() else None, _TYPES[gb.dtype]),
+        )
+
+    def _add_features(
+        self, layer: _Layer, gt: Tensor, starts: Tensor, entries: Tensor, total: Tensor
+    ) -> None:
+        arguments = (ctypes.byref(layer), gt, gt.shape[1], starts, entries, total)
+        self._run("grad_features", gt, *arguments)
+
+    def _padded(self, like: Tensor, columns: int) -> Tensor:
+        rows = -(-like.shape[0] // _BATCH) * _BATCH
+        return torch.zeros(columns, rows, dtype=torch.float32, device=like.device)
+
+    def _transposed(self, x: Tensor, columns: int) -> Tensor:
+        """(columns, padded batch) in float32; x may be a slice of columns."""
+        to = self._padded(x, columns)
+        stride = x.stride(0) if x.shape[0] else 0
+        self._run("transpose_in", x, x, _TYPES[x.dtype], stride, x.shape[0], columns, to, to.shape[1])
+        return to
+
+    def _restored(self, total: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+        columns, padded = total.shape
+        out = total.new_empty(rows, columns, dtype=dtype)
+        self._run("transpose_out", total, total, padded, rows, columns, out, _TYPES[dtype], columns)
+        return out
+
+    # ---- connections by feature
+
+    def _chunks(self, labels: int, group: int) -> Iterator[slice]:
+        step = max(1, self._chunk // group) * group
+        for start in range(0, labels, step):
+            yield slice(start, min(labels, start + step))
+
+    def _by_feature(
+        self, indices: Tensor, features: int, weight: Tensor, group: int, bias: Tensor | None = None
+    ) -> Iterator[tuple[slice, _Layer, tuple[Tensor, Tensor]]]:
+        """Chunks of labels with the connections of each feature: offsets (features + 1), positions."""
+        known = self._check(indices, features)
+        for n, chunk in enumerate(self._chunks(weight.shape[0], group)):
+            if len(known) <= n:
+                lists = indices[chunk.start // group : -(-chunk.stop // group)]
+                ordered, positions = torch.sort(lists.to(torch.int64).reshape(-1), stable=True)
+                edges = torch.arange(features + 1, device=indices.device)
+                known.append((torch.searchsorted(ordered, edges), positions.to(torch.int32)))
+            yield chunk, _layer(features, weight, indices, bias, group, chunk), known[n]
+
+    def _check(self, indices: Tensor, features: int) -> list[tuple[Tensor, Tensor]]:
+        """The lists known for these connections; out-of-range ones are refused once per change."""
+        version, known_features, known = self._lists.get(indices, (None, None, []))
+        if (version, known_features) != (indices._version, features):
+            wide = indices.to(torch.int64)
+            if wide.numel() and not (int(wide.min()) >= 0 and int(wide.max()) < features):
+                raise ValueError(f"indices must be below the number of features {features}")
+            known = []
+            self._lists[indices] = (indices._version, features, known)
+        result: list[tuple[Tensor, Tensor]] = known
+        return result
+
+
+def _layer(
+    features: int, weight: Tensor, indices: Tensor, bias: Tensor | None, group: int, part: slice | None = None
+) -> _Layer:
+    """The layer, or the labels ``part`` of it (starting at a group)."""
+    first, end = (0, weight.shape[0]) if part is None else (part.start, part.stop)
+    fan_in = indices.shape[1]
+    return _Layer(
+        end - first,
+        features,
+        fan_in,
+        group,
+        indices.data_ptr() + first // group * fan_in * indices.element_size(),
+        weight.data_ptr() + first * fan_in * weight.element_size(),
+        None if bias is None else bias.data_ptr() + first * bias.element_size(),
+        8 * indices.element_size(),
+        _TYPES[weight.dtype],
+        0 if bias is None else _TYPES[bias.dtype],
+        0,
+    )
+
+
+def _ready(a: Tensor, b: Tensor, indices: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Any]:
+    for t in (a, b, bias):
+        if t is not None and t.dtype not in _TYPES:
+            raise ValueError(f"dtype must be float32, bfloat16 or float16 on CUDA, got {t.dtype}")
+    devices = {t.device for t in (a, b, indices, bias) if t is not None}
+    if len(devices) != 1:
+        raise ValueError(f"tensors must be on one device, got {sorted(map(str, devices))}")
+    return a.contiguous(), b.contiguous(), indices.contiguous(), None if bias is None else bias.contiguous()
+
+
+def _device(t: Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
+
+
+def register(implement: Callable[[str, Any, str], None]) -> bool:
+    """Registers the operators for CUDA tensors if the compiled library is there."""
+    path = Path(__file__).parents[1] / "libxmc_cuda.so"
+    if not path.is_file():
+        return False
+    kernels = Kernels(path)
+    for name in ("linear", "grad_features", "grad_weights", "grad_sparse", "loss", "topk"):
+        implement(f"fan_in_{name}", getattr(kernels, name), "CUDA")
+    return True

@@ -1,0 +1,146 @@
+// Runs every fixed fan-in kernel on small odd sizes against plain loops; for the sanitizers, which want a
+// program of their own. Every array is its own allocation, so that one step outside is seen.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "fanin/fanin_cuda.h"
+
+using xmc::fanin::CudaLayer;
+using xmc::fanin::kBatch;
+
+extern "C" {
+int xmc_fanin_transpose_in(const void*, int, int64_t, int64_t, int64_t, float*, int64_t, void*);
+int xmc_fanin_transpose_out(const float*, int64_t, int64_t, int64_t, void*, int, int64_t, void*);
+int xmc_fanin_forward(const CudaLayer*, const float*, int64_t, int64_t, void*, int, void*);
+int64_t xmc_fanin_loss_parts(int64_t);
+int xmc_fanin_loss(float*, const uint8_t*, int64_t, int64_t, int, float, float*, void*);
+int xmc_fanin_grad_features(const CudaLayer*, const float*, int64_t, const int64_t*, const int32_t*, float*,
+                            void*);
+int xmc_fanin_grad_weights(const CudaLayer*, const void*, int, const void*, int, int64_t, int64_t, void*, int,
+                           void*, int, void*);
+int xmc_fanin_grad_features_sparse(const CudaLayer*, int64_t, const int64_t*, const int32_t*, const float*,
+                                   float*, void*);
+int xmc_fanin_grad_weights_sparse(const CudaLayer*, const void*, int, int64_t, const int64_t*, const int64_t*,
+                                  const int64_t*, const float*, float*, float*, void*);
+}
+
+namespace {
+
+using Floats = std::vector<float>;
+bool failed = false;
+
+void compare(const char* what, const Floats& got, const std::vector<double>& want) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (!(std::fabs(got[i] - want[i]) <= 1e-4 * (1 + std::fabs(want[i])))) {
+      std::printf("%s differs at %zu: %g, expected %g\n", what, i, got[i], want[i]);
+      failed = true;
+      return;
+    }
+  }
+}
+
+void check(int64_t B, int64_t D, int64_t L, int64_t s, int64_t group) {
+  unsigned state = 7;
+  const auto random = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  const auto fill = [&](int64_t n) {
+    Floats v(static_cast<size_t>(n));
+    for (float& f : v) f = static_cast<float>(random() % 2001) / 1000.f - 1.f;
+    return v;
+  };
+  const int64_t groups = (L + group - 1) / group, padded = (B + kBatch - 1) / kBatch * kBatch;
+  std::vector<uint16_t> index(static_cast<size_t>(groups * s));
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t shift = random() % D;
+    for (int64_t i = 0; i < s; ++i)
+      index[static_cast<size_t>(g * s + i)] = static_cast<uint16_t>((shift + i) % D);
+  }
+  const Floats x = fill(B * D), w = fill(L * s), bias = fill(L), g = fill(B * L);
+  const CudaLayer layer{L, D, s, group, index.data(), w.data(), bias.data(), 16, 0, 0, 0};
+  const auto d = [&](int64_t l, int64_t i) { return index[static_cast<size_t>(l / group * s + i)]; };
+  std::vector<double> z(B * L), gx(B * D), gw(L * s), gb(L);
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t l = 0; l < L; ++l) {
+      z[b * L + l] = bias[l];
+      gb[l] += g[b * L + l];
+      for (int64_t i = 0; i < s; ++i) {
+        z[b * L + l] += x[b * D + d(l, i)] * w[l * s + i];
+        gx[b * D + d(l, i)] += w[l * s + i] * g[b * L + l];
+        gw[l * s + i] += x[b * D + d(l, i)] * g[b * L + l];
+      }
+    }
+  }
+  Floats xt(D * padded), out(B * L), gt(L * padded), gxt(D * padded), got_gx(B * D), got_gw(L * s), got_gb(L);
+  xmc_fanin_transpose_in(x.data(), 0, D, B, D, xt.data(), padded, nullptr);
+  xmc_fanin_forward(&layer, xt.data(), padded, B, out.data(), 0, nullptr);
+  compare("forward", out, z);
+
+  std::vector<int64_t> starts(D + 1);
+  std::vector<int32_t> connections;
+  for (int64_t f = 0; f < D; ++f) {
+    for (int64_t e = 0; e < groups * s; ++e) {
+      if (index[static_cast<size_t>(e)] == f) connections.push_back(static_cast<int32_t>(e));
+    }
+    starts[f + 1] = static_cast<int64_t>(connections.size());
+  }
+  xmc_fanin_transpose_in(g.data(), 0, L, B, L, gt.data(), padded, nullptr);
+  xmc_fanin_grad_features(&layer, gt.data(), padded, starts.data(), connections.data(), gxt.data(), nullptr);
+  xmc_fanin_transpose_out(gxt.data(), padded, B, D, got_gx.data(), 0, D, nullptr);
+  compare("grad_features", got_gx, gx);
+  xmc_fanin_grad_weights(&layer, x.data(), 0, g.data(), 0, L, B, got_gw.data(), 0, got_gb.data(), 0, nullptr);
+  compare("grad_weights", got_gw, gw);
+  compare("grad_bias", got_gb, gb);
+
+  // the same gradients, g given as sparse
+  std::vector<int64_t> crow(B + 1), labels(L), by_label(L + 1), rows(B * L);
+  std::vector<int32_t> col(B * L);
+  Floats values(B * L), sparse_gx(B * D), sparse_gw(L * s), sparse_gb(L);
+  for (int64_t b = 0; b < B; ++b) {
+    crow[b + 1] = (b + 1) * L;
+    for (int64_t l = 0; l < L; ++l) col[b * L + l] = static_cast<int32_t>(l);
+  }
+  xmc_fanin_grad_features_sparse(&layer, B, crow.data(), col.data(), g.data(), sparse_gx.data(), nullptr);
+  compare("grad_features_sparse", sparse_gx, gx);
+  for (int64_t l = 0; l < L; ++l) {
+    labels[l] = l;
+    by_label[l + 1] = (l + 1) * B;
+    for (int64_t b = 0; b < B; ++b) {
+      rows[l * B + b] = b;
+      values[l * B + b] = g[b * L + l];
+    }
+  }
+  xmc_fanin_grad_weights_sparse(&layer, x.data(), 0, L, labels.data(), by_label.data(), rows.data(),
+                                values.data(), sparse_gw.data(), sparse_gb.data(), nullptr);
+  compare("grad_weights_sparse", sparse_gw, gw);
+  compare("grad_bias_sparse", sparse_gb, gb);
+
+  for (int kind = 0; kind < 2; ++kind) {
+    std::vector<uint8_t> positive(B * L);
+    for (auto& p : positive) p = random() % 5 == 0;
+    Floats logits = out, part(B * xmc_fanin_loss_parts(L));
+    std::vector<double> slope(B * L);
+    double value = 0;
+    for (int64_t i = 0; i < B * L; ++i) {
+      const double y = positive[i] ? 1 : -1, m = y * logits[i], h = m < 1 ? 1 - m : 0;
+      value += 0.5 * (kind ? std::log1p(std::exp(-m)) : h * h);
+      slope[i] = 0.5 * (kind ? -y / (1 + std::exp(m)) : -2 * y * h);
+    }
+    xmc_fanin_loss(logits.data(), positive.data(), B, L, kind, 0.5f, part.data(), nullptr);
+    float total = 0;
+    for (const float p : part) total += p;
+    compare("loss gradient", logits, slope);
+    compare("loss", {total}, {value});
+  }
+}
+
+}  // namespace
+
+int main() {
+  check(1, 1, 1, 1, 1);
+  check(65, 40, 33, 33, 1);
+  check(64, 50, 45, 7, 8);
+  check(3, 9, 31, 9, 3);
+  std::puts(failed ? "WRONG" : "OK");
+  return failed;
+}
