@@ -52,7 +52,8 @@ class FrankWolfe:
     tolerance : float
         Stop when an iteration gains less than this share of the utility.
     smoothing : float
-        Added to the predicted count q of each label, so that t/q has a finite slope at 0.
+        Added to the predicted count q of each label: t/q gets a finite slope at 0, and rules that serve
+        labels seen once or twice do better on new instances.
     n_jobs : int, optional
 
     Attributes
@@ -81,7 +82,7 @@ class FrankWolfe:
         *,
         max_iterations: int = 100,
         tolerance: float = 1e-6,
-        smoothing: float = 0.1,
+        smoothing: float = 1.0,
         n_jobs: int | None = None,
     ) -> None:
         self.metric_ = metric_
