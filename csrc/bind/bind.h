@@ -51,6 +51,7 @@ py::list placement_list(const std::vector<NodePlacement>& placement);  // for re
 void bind_fanin(py::module_& m);
 void bind_linear(py::module_& m);
 void bind_cluster(py::module_& m);
+void bind_mach(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_data(py::module_& m);
 void bind_text(py::module_& m);

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_fanin(m);
   xmc::bind::bind_linear(m);
   xmc::bind::bind_cluster(m);
+  xmc::bind::bind_mach(m);
   xmc::bind::bind_metrics(m);
   xmc::bind::bind_data(m);
   xmc::bind::bind_text(m);

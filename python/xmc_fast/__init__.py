@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Sub-modules map to themselves.
 _LAZY = {
     "cluster": "xmc_fast.cluster",
+    "mach": "xmc_fast.mach",
+    "Mach": "xmc_fast.mach",
     "data": "xmc_fast.data",
     "pipeline": "xmc_fast.pipeline",
     "plots": "xmc_fast.plots",

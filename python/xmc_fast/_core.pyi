@@ -500,3 +500,33 @@ def fanin_rewire(
 def fanin_random_indices(
     groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int
 ) -> None: ...
+
+# mach
+def mach_table(
+    seed: int, repeats: int, n_labels: int, n_buckets: int, threads: int
+) -> npt.NDArray[np.uint16]: ...
+def bucket_matrix(
+    cols: int,
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    seed: int,
+    repeat: int,
+    n_buckets: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def invert_table(
+    table: npt.NDArray[np.uint16], n_buckets: int, threads: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+def mach_topk(
+    p: npt.NDArray[np.float32], table: npt.NDArray[np.uint16], aggregate: int, k: int, threads: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+def mach_topk_candidates(
+    p: npt.NDArray[np.float32],
+    table: npt.NDArray[np.uint16],
+    offsets: npt.NDArray[np.int64],
+    by_bucket: npt.NDArray[np.int32],
+    aggregate: int,
+    m_best: int,
+    k: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
