@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
@@ -25,6 +24,7 @@ from xmc_fast.data import read_text, read_xmc, write_xmc
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel
 from xmc_fast.pipeline import TextModel
+from xmc_fast.text import TfidfVectorizer
 
 K = 5
 TEXT_SETS = {"eurlex57k": "test", "tibkat-gnd": "dev"}
@@ -43,7 +43,7 @@ def load(name):
     labels = max(train.Y.shape[1], other.Y.shape[1])
     for Y in (train.Y, other.Y):
         Y.resize(Y.shape[0], labels)
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32).fit(train.texts)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2).fit(train.texts)
     features = [vectorizer.transform(part.texts) for part in (train, other)]
     for X in features:
         X.sort_indices()
@@ -122,7 +122,9 @@ def tree_case(kind, X, Y, Xt):
         from pecos.xmc.xlinear.model import XLinearModel
 
         embedding = LabelEmbeddingFactory.create(Y, X, method="pifa")
-        tree = XLinearModel.train(X, Y, C=Indexer.gen(embedding), threads=1)
+        with tempfile.TemporaryDirectory() as folder:
+            XLinearModel.train(X, Y, C=Indexer.gen(embedding), threads=1).save(folder)
+            tree = XLinearModel.load(folder, is_predict_only=True)  # its fast layout
         run = lambda: tree.predict(Xt, only_topk=K, beam_size=10, threads=1)  # noqa: E731
         return run, Xt.shape[0], run()
     import omikuji

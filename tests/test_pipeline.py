@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from xmc_fast import pipeline
 from xmc_fast.model import ModelFormatError, SparseModel, read_predictions
 from xmc_fast.pipeline import TextModel
+from xmc_fast.text import TfidfVectorizer as OwnVectorizer
 
 TEXTS = [
     "The cheese market: regulation of milk and cheese.",
@@ -33,15 +34,20 @@ OPTIONS = [
 ]
 
 
+OWN_OPTIONS = [{"own": True}, {"own": True, "sublinear_tf": True, "ngram_range": (1, 2), "norm": "l1"}]
+
+
 def text_model(options, **model_options):
-    vectorizer = TfidfVectorizer(**options).fit(TEXTS[:-1])
+    options = dict(options)
+    kind = OwnVectorizer if options.pop("own", False) else TfidfVectorizer
+    vectorizer = kind(**options).fit(TEXTS[:-1])
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(70, len(vectorizer.vocabulary_) + 1)).astype(np.float32)
     weights[rng.random(weights.shape) < 0.5] = 0
     return TextModel(vectorizer, SparseModel(sp.csr_matrix(weights), bias=1.0, **model_options))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS + OWN_OPTIONS, ids=str)
 def test_round_trip_and_one_text(tmp_path, options):
     model = text_model(options, label_names=[f"l{i}" for i in range(70)])
     expected = model.predict(TEXTS, 5)
@@ -106,7 +112,7 @@ def test_real_texts(data_dir, tmp_path):
     """One text at a time gives what the batch gives."""
     with lzma.open(data_dir("debtags") / "test_texts.txt.xz", "rt", encoding="utf-8") as file:
         texts = [next(file).rstrip("\n") for _ in range(300)]
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32).fit(texts)
+    vectorizer = OwnVectorizer(sublinear_tf=True, min_df=2).fit(texts)
     weights = sp.random(
         500, len(vectorizer.vocabulary_), 0.2, "csr", np.float32, random_state=np.random.default_rng(0)
     )

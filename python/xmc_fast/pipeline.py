@@ -19,8 +19,10 @@ import scipy.sparse as sp
 from xmc_fast._files import write_text
 from xmc_fast.model import ModelFormatError, SparseModel, read_manifest, storage, stream
 from xmc_fast.model._tensors import read_tensors, write_tensors
+from xmc_fast.text import TfidfVectorizer
 
-_KIND = "sklearn.TfidfVectorizer"
+_SKLEARN = "sklearn.TfidfVectorizer"
+_OWN = "xmc_fast.TfidfVectorizer"
 _PARAMETERS = (
     "encoding",
     "decode_error",
@@ -43,15 +45,16 @@ class TextModel:
 
     Parameters
     ----------
-    vectorizer : fitted sklearn TfidfVectorizer
-        With parameters that are data: own functions (tokenizer, preprocessor, analyzer) cannot be saved.
+    vectorizer : fitted `xmc_fast.text.TfidfVectorizer` or sklearn TfidfVectorizer
+        The latter with parameters that are data: own functions (tokenizer, preprocessor, analyzer) cannot be
+        saved.
     model : SparseModel
         Trained on the vectorizer's features.
 
     Examples
     --------
     >>> import numpy as np, scipy.sparse as sp
-    >>> from sklearn.feature_extraction.text import TfidfVectorizer
+    >>> from xmc_fast.text import TfidfVectorizer
     >>> vectorizer = TfidfVectorizer().fit(["cheese and milk", "iron ore"])
     >>> weights = sp.csr_matrix(np.array([[0, 1.0, 0, 1.0, 0], [0, 0, 1.0, 0, 1.0]]))
     >>> text_model = TextModel(vectorizer, SparseModel(weights, label_names=["food", "mining"]))
@@ -61,12 +64,13 @@ class TextModel:
     """
 
     def __init__(self, vectorizer: Any, model: SparseModel) -> None:
-        terms = len(vectorizer.vocabulary_)
+        self._own = isinstance(vectorizer, TfidfVectorizer)
+        terms = len(vectorizer.idf_ if self._own else vectorizer.vocabulary_)
         if terms != model.n_features:
             raise ValueError(f"the vectorizer has {terms} terms, the model {model.n_features} features")
         self.vectorizer = vectorizer
         self.model = model
-        self._analyze = vectorizer.build_analyzer()
+        self._analyze = None if self._own else vectorizer.build_analyzer()
         self._idf = vectorizer.idf_ if vectorizer.use_idf else None
 
     def predict(
@@ -99,13 +103,17 @@ class TextModel:
 
     def save(self, directory: str | os.PathLike[str], *, prepared: bool = False) -> None:
         """Write vectorizer and model as one folder; an older model there is replaced."""
-        parameters = _parameters(self.vectorizer)
-        terms = sorted(self.vectorizer.vocabulary_, key=self.vectorizer.vocabulary_.__getitem__)
-        with storage.replace_folder(directory) as folder:
-            text = json.dumps({"kind": _KIND, "parameters": parameters}, indent=1)
-            write_text(folder / "vectorizer.json", text + "\n")
+        arrays: dict[str, npt.NDArray[Any]]
+        if self._own:
+            arrays = self.vectorizer.to_dict()
+            state = {"kind": _OWN, "parameters": arrays.pop("params")}
+        else:
+            state = {"kind": _SKLEARN, "parameters": _parameters(self.vectorizer)}
             arrays = {} if self._idf is None else {"idf": np.asarray(self._idf)}
-            write_tensors(folder / "vectorizer.safetensors", arrays, {"kind": _KIND})
+        terms = self.vectorizer.get_feature_names_out().tolist()
+        with storage.replace_folder(directory) as folder:
+            write_text(folder / "vectorizer.json", json.dumps(state, indent=1) + "\n")
+            write_tensors(folder / "vectorizer.safetensors", arrays, {"kind": str(state["kind"])})
             files = {"vectorizer": "vectorizer.json", "vectorizer_arrays": "vectorizer.safetensors"}
             self.model.write(folder, prepared=prepared, feature_names=terms, files=files)
 
@@ -124,14 +132,19 @@ class TextModel:
             kind, parameters = state["kind"], state["parameters"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFormatError(f"{path}: truncated or damaged ({error})") from None
-        if kind != _KIND:
+        if kind not in (_OWN, _SKLEARN):
             raise ModelFormatError(f"{path}: unknown vectorizer {kind!r}")
         arrays_path = Path(directory) / files["vectorizer_arrays"]
         arrays, _ = read_tensors(arrays_path, map_file=False, verify=True)
+        if kind == _OWN:
+            return cls(TfidfVectorizer.from_dict({"params": parameters, **arrays}), model)
         return cls(_restore(parameters, model.feature_names or [], arrays.get("idf")), model)
 
     def _row(self, text: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """One text as (columns, values): what transform() does, without its checks."""
+        if self._analyze is None:
+            row = self.vectorizer.transform([text])
+            return row.indices, row.data
         vocabulary = self.vectorizer.vocabulary_
         counts: dict[int, int] = {}
         for term in self._analyze(text):
@@ -179,12 +192,12 @@ def _parameters(vectorizer: Any) -> dict[str, Any]:
 
 
 def _restore(parameters: dict[str, Any], terms: list[str], idf: npt.NDArray[Any] | None) -> Any:
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.feature_extraction.text import TfidfVectorizer as SklearnVectorizer
 
     options = dict(parameters)
     options["ngram_range"] = tuple(options["ngram_range"])
     options["dtype"] = np.dtype(options["dtype"]).type
-    vectorizer = TfidfVectorizer(**options, vocabulary={term: i for i, term in enumerate(terms)})
+    vectorizer = SklearnVectorizer(**options, vocabulary={term: i for i, term in enumerate(terms)})
     if idf is None:
         vectorizer.fit([""])  # nothing to learn: the vocabulary is given
     else:
