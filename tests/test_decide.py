@@ -140,6 +140,18 @@ def test_linear_metrics_equal_the_ascent(name):
     assert (dense(closed) == dense(ascent)).all()
 
 
+@pytest.mark.parametrize("name", ["macro-f1", "coverage"])
+def test_the_relaxed_start_ends_higher_on_average(name):
+    proba = short_lists(1500, 800, 20, seed=1)
+    proba.data *= 0.3
+    seeds = range(3)
+    ends = {
+        init: np.mean([decide.bca(proba, name, 2, init=init, random_state=s)[1].utility for s in seeds])
+        for init in ("relaxed", "topk", "random")
+    }
+    assert ends["relaxed"] >= max(ends.values())
+
+
 @pytest.mark.parametrize("name", MACRO)
 def test_gradients(name):
     rng = np.random.default_rng(1)
@@ -385,6 +397,18 @@ def test_frank_wolfe(name):
         assert_k_best_first(rules[0].predict(eta, method="expected"), 2)
 
 
+def test_frank_wolfe_shrinkage():
+    """Full shrinkage is a fit without labels; none is a fit to the labels alone."""
+    rng = np.random.default_rng(0)
+    eta = random_proba(300, 10)
+    Y = (rng.random(eta.shape) < eta).astype(np.int8)
+    fits = {s: decide.FrankWolfe("macro-f1", 2, shrinkage=s, smoothing=0).fit(eta, Y) for s in (0, 1e15)}
+    alone = decide.FrankWolfe("macro-f1", 2, smoothing=0).fit(eta)
+    np.testing.assert_allclose(fits[1e15].info_.utilities[0], alone.info_.utilities[0], rtol=1e-6)
+    topk = decide.expected_utility(Y, decide.weighted_topk(eta, np.ones(10), 2), "macro-f1")
+    assert fits[0].info_.utilities[0] == pytest.approx(topk, abs=1e-9)
+
+
 def test_frank_wolfe_finds_the_optimum_of_a_concave_utility():
     """sum_j sqrt(t_j / p_j), without smoothing effects: compare with projected ascent's duality gap."""
 
@@ -471,6 +495,7 @@ def test_heuristic_gains():
         (lambda: decide.weighted_topk([[0.5, 0.1]], [1.0], 1), "vector of 2 labels"),
         (lambda: decide.weighted_topk([[0.5, 0.1]], [1.0, np.inf], 1), "finite"),
         (lambda: decide.FrankWolfe("macro-f1", 1).fit([[0.5, 0.1]], [[1]]), "expected 2"),
+        (lambda: decide.FrankWolfe("macro-f1", 1, shrinkage=-1).fit([[0.5, 0.1]]), "shrinkage"),
         (lambda: decide.FrankWolfe("macro-f1", 1).fit(np.eye(2)).predict(np.eye(3)), "the rule has 2"),
         (lambda: decide.FrankWolfe("macro-f1", 1).fit(np.eye(2)).predict(np.eye(2), method="x"), "method"),
         (lambda: decide.Thresholds("macro-f1").fit(np.eye(2)).predict(np.eye(3)), "are for 2"),

@@ -135,7 +135,8 @@ FrankWolfeResult frank_wolfe(const Probabilities& proba, const float* truth, con
     }
     result.steps.push_back(step.size);
     result.utility.push_back(utility_value(u, t.data(), q.data()));
-    if (result.utility.back() - now <= options.tolerance * std::abs(now)) {
+    const bool solved = u.terms.empty();  // linear: the first response is the optimum
+    if (solved || result.utility.back() - now <= options.tolerance * std::abs(now)) {
       result.converged = true;
       break;
     }

@@ -84,7 +84,7 @@ def bca(
     k : int or None
         Labels per instance. None: any number, a threshold per label (the exact optimum).
     init : {"relaxed", "topk", "random", "greedy"} or sparse matrix
-        Start: near the optimum of the relaxed problem (eight rounds of Frank–Wolfe; ends highest; own metrics
+        Start: near the optimum of the relaxed problem (eight rounds of Frank–Wolfe; mostly ends highest; own metrics
         start from the top-k instead), the most probable labels (fastest), random candidates, one by one from
         nothing, or a given prediction of k candidates per row.
     tolerance : float

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, to_scipy
+from xmc_fast._arrays import labels as label_matrix
 
 
 def from_torch(M: Any) -> Any:
@@ -74,6 +75,25 @@ def _as_core(matrix: Any) -> Csr:
 def column_sums(proba: Csr) -> npt.NDArray[np.float64]:
     sums: npt.NDArray[np.float64] = _core.decide_column_sums(*proba[:3], proba.shape[1])
     return sums
+
+
+def shrunk_truth(proba: Csr, Y: Any, shrinkage: float, threads: int) -> tuple[Any, Any]:
+    """True labels at the entries of ``proba`` and positives per label, rare labels shrunk to the probabilities.
+
+    A label with m positives has y ← (m y + s η) / (m + s). Without Y: η itself.
+    """
+    if not shrinkage >= 0:
+        raise ValueError(f"shrinkage must be ≥ 0, got {shrinkage}")
+    expected = column_sums(proba)
+    if Y is None:
+        return proba.data, expected
+    n, labels = proba.shape
+    y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
+    counts = np.bincount(y.indices, minlength=labels).astype(np.float64)
+    hits = _core.decide_truth(proba.indptr, proba.indices, y.indptr, y.indices, labels, threads)
+    trust = counts / (counts + shrinkage) if shrinkage > 0 else np.ones(labels)
+    per_entry = trust.astype(np.float32)[proba.indices]
+    return per_entry * hits + (1 - per_entry) * proba.data, trust * counts + (1 - trust) * expected
 
 
 def choices(

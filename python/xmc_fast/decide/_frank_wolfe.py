@@ -13,9 +13,8 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr
-from xmc_fast._arrays import labels as label_matrix
 from xmc_fast._threads import resolve_threads
-from xmc_fast.decide._candidates import check_k, check_seed, choices, column_sums, from_torch, probabilities
+from xmc_fast.decide._candidates import check_k, check_seed, choices, probabilities, shrunk_truth
 from xmc_fast.decide._metric import Metric, metric
 
 Floats = npt.NDArray[np.float64]
@@ -54,6 +53,9 @@ class FrankWolfe:
     smoothing : float
         Added to the predicted count q of each label: t/q gets a finite slope at 0, and rules that serve
         labels seen once or twice do better on new instances.
+    shrinkage : float
+        True labels of a label with m positives count as (m y + s η) / (m + s), s this number of positives:
+        rare labels lean on the probabilities. 0: trust the labels alone.
     n_jobs : int, optional
 
     Attributes
@@ -83,6 +85,7 @@ class FrankWolfe:
         max_iterations: int = 100,
         tolerance: float = 1e-6,
         smoothing: float = 1.0,
+        shrinkage: float = 5.0,
         n_jobs: int | None = None,
     ) -> None:
         self.metric_ = metric_
@@ -90,6 +93,7 @@ class FrankWolfe:
         self.max_iterations = max_iterations
         self.tolerance = tolerance
         self.smoothing = smoothing
+        self.shrinkage = shrinkage
         self.n_jobs = n_jobs
 
     def fit(self, proba: Any, Y: Any = None) -> FrankWolfe:
@@ -97,13 +101,8 @@ class FrankWolfe:
         started = time.perf_counter()
         m, k, threads = metric(self.metric_), check_k(self.k), resolve_threads(self.n_jobs)
         csr = probabilities(proba, k, threads)
-        n, labels = csr.shape
-        if Y is None:
-            positives, truth = column_sums(csr), csr.data
-        else:
-            y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
-            positives = np.bincount(y.indices, minlength=labels).astype(np.float64)
-            truth = _core.decide_truth(csr.indptr, csr.indices, y.indptr, y.indices, labels, threads)
+        labels = csr.shape[1]
+        truth, positives = shrunk_truth(csr, Y, self.shrinkage, threads)
         self.a_: Floats
         self.b_: Floats
         self.weights_: Floats

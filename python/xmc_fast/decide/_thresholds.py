@@ -10,10 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import labels as label_matrix
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
-from xmc_fast.decide._candidates import column_sums, from_torch, probabilities
+from xmc_fast.decide._candidates import probabilities, shrunk_truth
 from xmc_fast.decide._metric import Metric, metric
 
 
@@ -68,22 +67,10 @@ class Thresholds:
         m = metric(self.metric_)
         if m.custom is not None or m.instance_wise:
             raise ValueError(f"thresholds (k=None) need a built-in macro metric, got {m.name}")
-        if not self.shrinkage >= 0:
-            raise ValueError(f"shrinkage must be ≥ 0, got {self.shrinkage}")
         threads = resolve_threads(self.n_jobs)
         csr = probabilities(proba, 0, threads)
         n, labels = csr.shape
-        positives, truth = column_sums(csr), csr.data
-        if Y is not None:
-            y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
-            counts = np.bincount(y.indices, minlength=labels).astype(np.float64)
-            hits = _core.decide_truth(csr.indptr, csr.indices, y.indptr, y.indices, labels, threads)
-            trust = np.divide(counts, counts + self.shrinkage, out=np.ones(labels), where=counts > 0)
-            if self.shrinkage > 0:
-                trust[counts == 0] = 0.0
-            per_entry = trust.astype(np.float32)[csr.indices]
-            truth = per_entry * hits + (1 - per_entry) * csr.data
-            positives = trust * counts + (1 - trust) * positives
+        truth, positives = shrunk_truth(csr, Y, self.shrinkage, threads)
         terms = (list(m.terms), m.weights_for(labels), positives)
         self.thresholds_: npt.NDArray[np.float64]
         self.thresholds_, _, _, self.utility_ = _core.decide_thresholds(*csr[:3], truth, *terms, threads)

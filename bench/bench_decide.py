@@ -1,0 +1,285 @@
+"""Decisions against xcolumns: utility and time of block coordinate ascent and Frank-Wolfe, scaling, threads.
+
+    python bench/bench_decide.py [eurlex-4k eurlex57k tibkat-gnd]
+
+Probabilities: the top 100 labels of each test instance, from XMC_CACHE/<name>_proba.npz if there (any CSR
+matrix of probabilities, with the true labels in <name>_Y.npz), else made once from the labels of the 50
+nearest training instances (tf-idf) and kept there. Peer times exclude compilation (each function runs once
+before it is timed).
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from common import CACHE, RESULTS, Table, data_dir, interleave
+from xmc_fast import data, decide
+
+TOP = 100
+SETS = {"eurlex-4k": None, "eurlex57k": ("train", "test", 4271), "tibkat-gnd": ("train", "dev", 41218)}
+
+
+def features_and_labels(name: str) -> tuple[Any, Any, Any, Any]:
+    """Train X, train Y, test X, test Y with l2-normalised rows."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    folder, texts = data_dir(name), SETS[name]
+    if texts is None:
+        train, test = (data.read_xmc(folder / f"{part}.txt.xz") for part in ("train", "test"))
+        return normalize(train.X), train.Y, normalize(test.X), test.Y
+    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32, max_features=100_000)
+    out = []
+    for part in texts[:2]:
+        with lzma.open(folder / f"{part}_texts.txt.xz", "rt", encoding="utf-8") as file:
+            lines = [line[:3000] for line in file]
+        out.append(vectorizer.transform(lines) if out else vectorizer.fit_transform(lines))
+        with lzma.open(folder / f"{part}_labels.txt.xz", "rt") as file:
+            rows = [np.array(line.split(), np.int32) for line in file]
+        indptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])])
+        indices = np.concatenate(rows)
+        out.append(sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr), (len(rows), texts[2])))
+    return out[0], out[1], out[2], out[3]
+
+
+def nearest_label_shares(name: str, neighbours: int = 50) -> tuple[Any, Any]:
+    """Probabilities as similarity-weighted label shares among the nearest training instances."""
+    X, Y, X_test, Y_test = features_and_labels(name)
+    transposed, rows = X.T.tocsr(), []
+    for first in range(0, X_test.shape[0], 500):
+        similarity = (X_test[first : first + 500] @ transposed).toarray()
+        near = np.argpartition(-similarity, neighbours, axis=1)[:, :neighbours]
+        weights = np.take_along_axis(similarity, near, axis=1) ** 2 + 1e-9
+        weights /= weights.sum(axis=1, keepdims=True)
+        indptr = np.arange(len(near) + 1) * neighbours
+        rows.append(sp.csr_matrix((weights.ravel(), near.ravel(), indptr), (len(near), X.shape[0])) @ Y)
+    shares = sp.vstack(rows).tocsr()
+    shares.data = np.clip(shares.data, 0, 1)
+    return decide.weighted_topk(shares, np.ones(shares.shape[1]), TOP), Y_test
+
+
+def probabilities(name: str) -> tuple[Any, Any]:
+    files = [CACHE / f"{name}_{part}.npz" for part in ("proba", "Y")]
+    if not all(f.exists() for f in files):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        for file, matrix in zip(files, nearest_label_shares(name), strict=True):
+            sp.save_npz(file, matrix)
+    proba, Y = (sp.load_npz(f) for f in files)
+    proba.eliminate_zeros()
+    proba.sort_indices()
+    return proba.astype(np.float32), sp.csr_matrix(Y, dtype=np.float32)
+
+
+def peer_bca(metric: str, proba: Any, k: int, **options: Any) -> Any:
+    """xcolumns at its defaults (or with the options given): prediction and meta data."""
+    from xcolumns import block_coordinate as bc
+    from xcolumns import metrics as xm
+
+    if metric == "coverage":
+        return bc.predict_optimizing_coverage_using_bc(proba, k, return_meta=True, **options)
+    function = {
+        "macro-precision": xm.binary_precision_on_conf_matrix,
+        "macro-recall": xm.binary_recall_on_conf_matrix,
+        "macro-f1": xm.binary_f1_score_on_conf_matrix,
+        "macro-balanced-accuracy": xm.binary_balanced_accuracy_on_conf_matrix,
+    }[metric]
+    skip_tn = metric != "macro-balanced-accuracy"
+    return bc.predict_using_bc_with_0approx(proba, function, k, skip_tn=skip_tn, return_meta=True, **options)
+
+
+def timed_peer(metric: str, proba: Any, k: int, start: Any) -> Any:
+    """From our start; xcolumns changes it in place, so it gets a copy."""
+    return peer_bca(metric, proba, k, init_y_pred=start.copy(), seed=0)
+
+
+BCA_METRICS = ["macro-precision", "macro-recall", "macro-f1", "macro-balanced-accuracy", "coverage"]
+
+
+def bench_bca(names: list[str], rounds: int) -> Table:
+    """Utility at both sides' defaults; time from the same start (top-k) with the same tolerance."""
+    table = Table(
+        "decide_bca",
+        [
+            "data",
+            "metric",
+            "k",
+            "topk",
+            "ours",
+            "xcolumns",
+            "higher",
+            "ours_ms",
+            "default_ms",
+            "xcolumns_ms",
+            "ratio",
+        ],
+    )
+    for name in names:
+        proba, _ = probabilities(name)
+        for metric in BCA_METRICS:
+            for k in (1, 3, 5):
+                start = decide.weighted_topk(proba, np.ones(proba.shape[1]), k)
+                start.data[:] = 1
+                start.sort_indices()
+                prediction, info = decide.bca(proba, metric, k, n_jobs=1)
+                reported = decide.expected_utility(proba, prediction, metric)
+                assert abs(reported - info.utility) < 1e-9
+                assert info.utility >= info.topk_utility - 1e-12
+                peer, _ = peer_bca(metric, proba, k, seed=0)
+                peer_utility = decide.expected_utility(proba, peer, metric)
+                cases = {
+                    "ours": partial(decide.bca, proba, metric, k, init="topk", n_jobs=1),
+                    "default": partial(decide.bca, proba, metric, k, n_jobs=1),
+                    "peer": partial(timed_peer, metric, proba, k, start),
+                }
+                times = interleave(cases, rounds=rounds, clock=time.process_time)
+                table.add(
+                    data=name,
+                    metric=metric,
+                    k=k,
+                    topk=info.topk_utility,
+                    ours=info.utility,
+                    xcolumns=peer_utility,
+                    higher=info.utility >= peer_utility,
+                    ours_ms=1e3 * times["ours"],
+                    default_ms=1e3 * times["default"],
+                    xcolumns_ms=1e3 * times["peer"],
+                    ratio=times["peer"] / times["ours"],
+                )
+    return table
+
+
+def bench_frank_wolfe(names: list[str], rounds: int) -> Table:
+    """Fitted on one half of the instances (with labels), measured with the true labels of the other half."""
+    from xcolumns import frank_wolfe as xf
+    from xcolumns import metrics as xm
+
+    functions = {
+        "macro-precision": xm.macro_precision_on_conf_matrix,
+        "macro-recall": xm.macro_recall_on_conf_matrix,
+        "macro-f1": xm.macro_f1_score_on_conf_matrix,
+    }
+    table = Table(
+        "decide_frank_wolfe",
+        [
+            "data",
+            "metric",
+            "k",
+            "ours",
+            "expected",
+            "xcolumns",
+            "iterations",
+            "peer_iterations",
+            "ours_ms",
+            "xcolumns_ms",
+            "ratio_per_iteration",
+        ],
+    )
+    for name in names:
+        proba, Y = probabilities(name)
+        half = np.random.default_rng(1).random(proba.shape[0]) < 0.5
+        for metric, function in functions.items():
+            for k in (1, 3, 5):
+                fit = partial(decide.FrankWolfe(metric, k, n_jobs=1).fit, proba[half], Y[half])
+                peer_fit = partial(
+                    xf.find_classifier_using_fw,
+                    Y[half],
+                    proba[half],
+                    function,
+                    k,
+                    skip_tn=True,
+                    seed=0,
+                    return_meta=True,
+                )
+                rule = fit()
+                peers = [peer_fit(init_classifier=start) for start in ("top", "random")]
+                held_out = [peer.predict(proba[~half], seed=0) for peer, _ in peers]
+                best = max(decide.expected_utility(Y[~half], p, metric) for p in held_out)
+                cases = {"ours": fit, "peer": partial(peer_fit, init_classifier="top")}
+                times = interleave(cases, rounds=rounds, clock=time.process_time, warm_up=False)
+                table.add(
+                    data=name,
+                    metric=metric,
+                    k=k,
+                    ours=decide.expected_utility(Y[~half], rule.predict(proba[~half]), metric),
+                    expected=decide.expected_utility(
+                        Y[~half], rule.predict(proba[~half], method="expected"), metric
+                    ),
+                    xcolumns=best,
+                    iterations=rule.info_.iterations,
+                    peer_iterations=len(peers[0][1]["alphas"]),
+                    ours_ms=1e3 * times["ours"],
+                    xcolumns_ms=1e3 * times["peer"],
+                    # the last line search of either finds nothing and is not counted as an iteration
+                    ratio_per_iteration=times["peer"]
+                    / (len(peers[0][1]["alphas"]) + 1)
+                    / (times["ours"] / (rule.info_.iterations + 1)),
+                )
+    return table
+
+
+def bench_scaling(rounds: int, plot: bool = True) -> Table:
+    """Time against n x candidates (ten passes each), and two threads against one."""
+    table = Table(
+        "decide_scaling", ["n", "candidates", "entries", "one_ms", "two_ms", "ns_per_entry_and_pass"]
+    )
+    rng = np.random.default_rng(0)
+    passes = 10
+    for n in (2_000, 5_000, 20_000, 50_000):
+        for candidates in (25, 100):
+            labels = 10_000
+            indices = np.sort(
+                (labels * rng.random((n, candidates)) ** 2).astype(np.int32) // candidates * candidates
+                + np.arange(candidates, dtype=np.int32),
+                axis=1,
+            )
+            values = rng.beta(0.1, 3.0, indices.shape).astype(np.float32) + np.float32(1e-6)
+            indptr = np.arange(n + 1) * candidates
+            proba = sp.csr_matrix(
+                (np.minimum(values, 1).ravel(), indices.ravel(), indptr), (n, labels + candidates)
+            )
+            run = partial(decide.bca, proba, "macro-f1", 5, init="topk", tolerance=0, max_passes=passes)
+            one, two = run(n_jobs=1), run(n_jobs=2)
+            assert (one[0].indices == two[0].indices).all()
+            times = interleave({"one": partial(run, n_jobs=1), "two": partial(run, n_jobs=2)}, rounds=rounds)
+            entries = n * candidates
+            table.add(
+                n=n,
+                candidates=candidates,
+                entries=entries,
+                one_ms=1e3 * times["one"],
+                two_ms=1e3 * times["two"],
+                ns_per_entry_and_pass=1e9 * times["one"] / entries / one[1].passes,
+            )
+    if plot:
+        import matplotlib
+
+        matplotlib.use("agg")
+        from matplotlib import pyplot
+
+        _, ax = pyplot.subplots(layout="constrained")
+        for key, label in (("one_ms", "one thread"), ("two_ms", "two threads")):
+            ax.loglog([r["entries"] for r in table.rows], [r[key] for r in table.rows], "o", label=label)
+        ax.set_xlabel("instances x candidates")
+        ax.set_ylabel(f"ms for {passes} passes")
+        ax.legend()
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        ax.figure.savefig(RESULTS / "decide_scaling.png", dpi=120)
+    return table
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(SETS)
+    for table in (bench_bca(names, 5), bench_frank_wolfe(names, 3), bench_scaling(5)):
+        print(table)
+        table.save()
+
+
+if __name__ == "__main__":
+    main()
