@@ -54,7 +54,7 @@ using LaneFloats = float[kLanes];
 using LaneDoubles = double[kLanes];
 
 constexpr double kCgTolerance = 0.1;  // of the gradient norm
-constexpr double kCgFloor = 0.3;      // of the norm at which the label stops anyway
+constexpr double kCgFloor = 0.5;      // of the norm at which the label stops anyway
 constexpr int kMaxCg = 200;
 constexpr int kMaxLineSearch = 20;
 constexpr int kMaxStalled = 10;          // float weights cannot reach an arbitrarily small gradient

@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kVecs = kLanes / kWidth;  // vectors per line of a lane matrix
 constexpr int kDenseRows = kWidth == 16 ? 8 : 4;
+constexpr int64_t kAhead = 24;      // entries of a row whose line is asked for early: 8 % of all time
 constexpr int64_t kFloatRun = 128;  // rows summed in float before going to double
 
 // One line of a lane matrix.
@@ -55,6 +56,11 @@ XMC_INLINE void add_scaled(Line& acc, float x, const float* p) {
   const vf s = splat(x);
   for (int k = 0; k < kVecs; ++k) acc.v[k] = fma(s, load(p + k * kWidth), acc.v[k]);
 }
+// p[0 .. kLanes) += x * c
+XMC_INLINE void add_scaled_to(float* p, float x, const Line& c) {
+  const vf s = splat(x);
+  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(s, c.v[k], load(p + k * kWidth)));
+}
 XMC_INLINE void add_to(double* out, const Line& a) {
   float lanes[kLanes];
   store_line(lanes, a);
@@ -95,11 +101,14 @@ void sparse_add_transposed(const RowSet& rows, uint32_t live, const float* scale
   for (int64_t u = 0; u < rows.count; ++u) {
     if (!needed(rows, u, live)) continue;
     const Line c = scaled(scale, u, load_line(coef + u * kLanes));
-    for (int64_t t = rows.begin[u]; t < rows.end[u]; ++t) {
-      float* m = M + int64_t{rows.indices[t]} * kLanes;
-      const vf x = splat(rows.values[t]);
-      for (int k = 0; k < kVecs; ++k) store(m + k * kWidth, fma(x, c.v[k], load(m + k * kWidth)));
+    const int32_t* ix = rows.indices;
+    const float* x = rows.values;
+    int64_t t = rows.begin[u];
+    for (; t + kAhead < rows.end[u]; ++t) {
+      prefetch(M + int64_t{ix[t + kAhead]} * kLanes);
+      add_scaled_to(M + int64_t{ix[t]} * kLanes, x[t], c);
     }
+    for (; t < rows.end[u]; ++t) add_scaled_to(M + int64_t{ix[t]} * kLanes, x[t], c);
   }
 }
 
