@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import warnings
 
 import numpy as np
@@ -11,6 +10,8 @@ import scipy.sparse as sp
 
 from reference import metrics as ref
 from xmc_fast import metrics, propensity
+from xmc_fast.data import read_xmc
+from xmc_fast.linear import OneVsAll
 
 INSTANCE = ["precision", "recall", "ndcg", "hamming_loss", "subset_zero_one_loss", "abandonment"]
 SCORED = ["psp", "psp_unnormalized", "psndcg", "psndcg_unnormalized"]
@@ -396,23 +397,14 @@ def test_plots():
 
 
 def peer_problem(data_dir):
-    """Real truth (EURLex-4K's test set) and predictions that are often right, from a fixed seed."""
-    with lzma.open(data_dir("eurlex-4k") / "test.txt.xz", "rt") as file:
-        n, _, n_labels = map(int, file.readline().split())
-        rows = [[int(j) for j in line.split(" ", 1)[0].split(",") if j] for line in file]
-    indptr = np.concatenate(([0], np.cumsum([len(r) for r in rows])))
-    indices = np.concatenate([np.array(r, int) for r in rows])
-    Y = sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=(n, n_labels))
-    Y.sort_indices()
-    rng = np.random.default_rng(0)
-    ids = np.empty((n, 5), int)
-    for i, true in enumerate(rows):
-        pool = np.unique(
-            np.concatenate([rng.permutation(true)[:3], rng.integers(0, n_labels, 8)]).astype(int)
-        )
-        ids[i] = rng.permutation(pool)[:5]
-    ids[0] = np.arange(n_labels - 1, n_labels - 6, -1)  # napkinXC takes the largest id it sees for L - 1
-    return Y, ids
+    """Real truth and real predictions: a one-vs-all model of bibtex, its five best labels."""
+    train, test = (read_xmc(data_dir("bibtex") / f"{part}.txt.xz") for part in ("train", "test"))
+    pred = OneVsAll().fit(train.X, train.Y).predict(test.X, k=5)
+    ids = pred.indices.reshape(-1, 5).astype(int)
+    last = train.Y.shape[1] - 1
+    if last not in ids[:, 0]:  # napkinXC takes the largest id it sees at k for L - 1
+        ids[0] = [last, *(j for j in ids[0] if j != last)][:5]
+    return sp.csr_matrix(test.Y, dtype=np.float64), ids
 
 
 def test_agrees_with_napkinxc(data_dir):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,3 +134,49 @@ def test_misspecification_warns_and_a_right_model_does_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error", PropensityWarning)
         metrics.psp_at_k(observed, ids, p / 2)  # normalised values say nothing about the fit
+
+
+def run_example(name, *arguments):
+    path = Path(__file__).parents[1] / "bench" / "examples" / name
+    return subprocess.run(
+        [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_missing_labels_example(data_dir, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    data_dir("bibtex")
+    out = run_example("missing_labels.py", "--data", "bibtex", "--repetitions", "3", "--write", str(tmp_path))
+    assert out.returncode == 0, out.stderr
+    assert (tmp_path / "missing_labels.png").stat().st_size > 1000
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2:-1] for line in out.stdout.splitlines() if "|" in line
+    }
+    figures = {
+        name: np.array(cells, float) for name, cells in rows.items() if name.startswith("incomplete, p")
+    }
+    assert len(figures) == 3
+    plain = np.array(rows["incomplete labels"], float)
+    assert np.all(figures["incomplete, p known"][-3:] > plain[-3:]), "macro-F1 gains"
+    complete, naive, scored = (
+        float(rows[name][0])
+        for name in (
+            "complete labels",
+            "incomplete labels, plain P@k",
+            "incomplete labels, un-normalised PSP@k",
+        )
+    )
+    assert abs(scored - complete) < 0.3 * abs(naive - complete)
+
+
+def test_head_labels_example(data_dir):
+    data_dir("bibtex")
+    out = run_example("head_labels.py", "--data", "bibtex", "--labels", "30")
+    assert out.returncode == 0, out.stderr
+    lost = {
+        line.split("|")[1].strip(): float(line.split("(")[-1].split("%")[0])
+        for line in out.stdout.splitlines()
+        if line.startswith("| ") and "%)" in line and "metric" not in line
+    }
+    assert lost["macro-F1"] < 2 * lost["P"] < 0, lost
