@@ -13,6 +13,17 @@
 
 namespace xmc {
 
+// Asks for huge pages for memory that somebody else allocated and nobody has touched yet: a large new array
+// then costs one page fault per 2 MiB instead of per 4 KiB.
+inline void advise_huge([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = uintptr_t{2} << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 template <class T>
 class Buffer {
  public:

@@ -33,7 +33,8 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
   const Buffer<float> packed = pack_features(x, batch, layer.features, threads);
   const int64_t step = block_labels(layer), s = layer.fan_in, x_stride = layer.features * kTile;
   const int64_t tiles_at_once = 4;  // their features stay in L2 for usual sizes
-  Layer lists = layer;              // the weights are not read here
+  advise_huge(gw.data, layer.labels * s * size_of(gw.type));
+  Layer lists = layer;  // the weights are not read here
   lists.weights = lists.bias = {};
   struct Scratch {
     BlockReader reader;

@@ -10,6 +10,7 @@ void forward(const Layer& layer, ConstTensor x, int64_t batch, Tensor out, int t
   const int64_t step = block_labels(layer);
   // What the caches can hold is better left there for the next reader.
   const bool streamed = batch * layer.labels * size_of(out.type) > (int64_t{8} << 20);
+  advise_huge(out.data, batch * layer.labels * size_of(out.type));
   struct Scratch {
     BlockReader reader;
     Buffer<float> z, rows_of_z;

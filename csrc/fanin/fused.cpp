@@ -52,6 +52,7 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
   const Buffer<float> packed = pack_features(x, batch, layer.features, threads);
   const std::vector<Positive> positives = by_label(targets, layer.labels);
   FeatureSums sums(layer, gx.data ? batch : 0);
+  if (gw.data) advise_huge(gw.data, layer.labels * s * size_of(gw.type));
 
   struct Scratch {
     BlockReader reader;
