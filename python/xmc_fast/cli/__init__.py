@@ -7,12 +7,14 @@ import importlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from xmc_fast import __version__
 from xmc_fast.cli._common import Output
 
-COMMANDS = ("demo",)
+COMMANDS = ("demo", "info", "convert", "train", "predict", "evaluate", "plot")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage."""
     args = build_parser().parse_args(argv)
     try:
-        output: Output = args.run(args)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = _show_note  # type: ignore[assignment]
+            output: Output = args.run(args)
         print(json.dumps(output.data, indent=1) if args.json else output.text, flush=True)
         return 0
     except KeyboardInterrupt:
@@ -59,3 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"xmc-fast {args.command}: error: {message}", file=sys.stderr)
         return 1
+
+
+def _show_note(message: Warning | str, *_: Any) -> None:
+    print(f"xmc-fast: note: {' '.join(str(message).split())}", file=sys.stderr)

@@ -1,0 +1,77 @@
+"""``xmc-fast evaluate``: the metric table of a model on a test set."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from xmc_fast.cli._common import Output, add_threads
+from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli.predict import load_model, predict_loaded
+
+HELP = "predict a test set and print every metric"
+EXAMPLES = (
+    "xmc-fast evaluate model/ test.txt",
+    "xmc-fast evaluate model/ test.txt --train train.txt --propensity wikipedia --bins",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model folder")
+    parser.add_argument("paths", nargs="+", metavar="DATA", help="the test file (or two)")
+    add_format(parser)
+    parser.add_argument(
+        "-k", type=int, nargs="+", default=[1, 3, 5], metavar="K", help="cut-offs (default 1 3 5)"
+    )
+    parser.add_argument(
+        "--train",
+        nargs="+",
+        metavar="DATA",
+        help="the training file (or two): its label counts give propensities and bins",
+    )
+    parser.add_argument(
+        "--propensity",
+        default="default",
+        metavar="P",
+        help="default, wikipedia, amazon, or A,B of the propensity model (needs --train)",
+    )
+    parser.add_argument(
+        "--bins", action="store_true", help="also by label frequency: head, torso, tail (needs --train)"
+    )
+    parser.add_argument(
+        "--bootstrap", type=int, default=0, metavar="N", help="confidence intervals from N resamples"
+    )
+    add_threads(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    from xmc_fast import metrics
+
+    model = load_model(args.model)
+    loaded = load(args.paths, args.format, args.threads)
+    options: dict[str, Any] = {}
+    if args.train:
+        train_labels = load(args.train, args.format, args.threads).Y
+        options["propensity"] = propensities(train_labels, args.propensity)
+        if args.bins:
+            options["bins"] = metrics.frequency_bins(train_labels)
+    elif args.bins:
+        raise ValueError("--bins needs --train: label frequencies are those of the training set")
+    prediction = predict_loaded(model, loaded, max(args.k), args.threads)
+    report = metrics.report(
+        loaded.Y, prediction, k=args.k, bootstrap=args.bootstrap, n_jobs=args.threads, **options
+    )
+    return Output(str(report), report.to_dict())
+
+
+def propensities(train_labels: Any, choice: str) -> Any:
+    """Propensities of the labels by a preset's name or by "A,B"."""
+    from xmc_fast import propensity
+
+    if "," not in choice:
+        return propensity.estimate(train_labels, choice)
+    try:
+        a, b = map(float, choice.split(","))
+    except ValueError:
+        raise ValueError(f"--propensity must be a preset or A,B (two numbers), got {choice!r}") from None
+    return propensity.estimate(train_labels, propensity.JPV(a, b))

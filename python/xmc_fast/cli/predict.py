@@ -1,0 +1,107 @@
+"""``xmc-fast predict``: a model and test data in, the k best labels per line out."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from xmc_fast.cli._common import Output, add_threads, thousands
+from xmc_fast.cli._load import Loaded, add_format, guess, load
+
+HELP = "predict the k best labels of each point"
+EXAMPLES = (
+    "xmc-fast predict model/ test.txt out.txt -k 5",
+    "xmc-fast predict text-model/ questions.txt out.txt        # one text per line",
+    "xmc-fast predict model/ test.txt out.txt --optimize macro-f1 --mix 0.2",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model folder")
+    parser.add_argument(
+        "paths", nargs="+", metavar="DATA", help="the test file (or two), then the output file"
+    )
+    add_format(parser)
+    parser.add_argument("-k", type=int, default=5, help="labels per point (default 5)")
+    parser.add_argument(
+        "--proba", action="store_true", help="probabilities instead of scores (calibrated models)"
+    )
+    parser.add_argument(
+        "--optimize", metavar="METRIC", help="choose the labels that maximise this metric, e.g. macro-f1"
+    )
+    parser.add_argument("--mix", type=float, metavar="X", help="share of P@k mixed into the metric, 0 to 1")
+    parser.add_argument(
+        "--candidates",
+        type=int,
+        default=100,
+        metavar="N",
+        help="labels per point that --optimize chooses from (default 100)",
+    )
+    add_threads(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    if len(args.paths) < 2:
+        raise ValueError("give the data and the output: xmc-fast predict MODEL DATA OUT")
+    *inputs, out = args.paths
+    if args.mix is not None and not args.optimize:
+        raise ValueError("--mix needs --optimize")
+    model = load_model(args.model)
+    start = time.perf_counter()
+    rows = optimized(model, inputs, out, args) if args.optimize else streamed(model, inputs, out, args)
+    seconds = time.perf_counter() - start
+    facts = {"points": rows, "seconds": seconds, "output": out}
+    return Output(f"{thousands(rows)} points in {seconds:.2f} s -> {out}", facts)
+
+
+def load_model(folder: str) -> Any:
+    """A saved model: of features, or of texts when it holds a vectorizer."""
+    from xmc_fast import pipeline
+    from xmc_fast.model import is_model_folder
+
+    if not is_model_folder(folder):
+        raise ValueError(f"{folder} is not a model folder (it has no manifest.json)")
+    return pipeline.load_model(folder)
+
+
+def predict_loaded(model: Any, loaded: Loaded, k: int, threads: int | None, *, proba: bool = False) -> Any:
+    """Predictions for data in memory."""
+    from xmc_fast.pipeline import TextModel
+
+    wants_text = isinstance(model, TextModel)
+    if wants_text != (loaded.texts is not None):
+        kinds = ("features", "raw text")
+        raise ValueError(
+            f"the model takes {kinds[wants_text]}, the data is {kinds[not wants_text]} (see --format)"
+        )
+    return model.predict(loaded.texts if wants_text else loaded.X, k, proba=proba, n_jobs=threads)
+
+
+def streamed(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
+    """Predict a file piece by piece, in constant memory; other formats than xmc and text lines as a whole."""
+    from xmc_fast import model as models
+    from xmc_fast.pipeline import TextModel
+
+    options = {"proba": args.proba, "n_jobs": args.threads}
+    if len(inputs) == 1 and isinstance(model, TextModel) and args.format in ("auto", "text"):
+        return int(model.predict_file(inputs[0], out, args.k, **options))
+    form = guess(inputs) if args.format == "auto" else args.format
+    if form == "xmc" and not isinstance(model, TextModel):
+        return int(models.predict_file(model, inputs[0], out, args.k, **options))
+    loaded = load(inputs, form, args.threads)
+    prediction = predict_loaded(model, loaded, args.k, args.threads, proba=args.proba)
+    models.write_predictions(out, prediction)
+    return int(prediction.shape[0])
+
+
+def optimized(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
+    """Choose the labels of the whole file together, for the metric asked."""
+    from xmc_fast import decide
+    from xmc_fast.model import write_predictions
+
+    loaded = load(inputs, args.format, args.threads)
+    proba = predict_loaded(model, loaded, max(args.candidates, args.k), args.threads, proba=True)
+    chosen, _ = decide.optimize(proba, metric_=args.optimize, k=args.k, mix_=args.mix, n_jobs=args.threads)
+    write_predictions(out, chosen)
+    return int(chosen.shape[0])

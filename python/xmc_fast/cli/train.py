@@ -1,0 +1,133 @@
+"""``xmc-fast train``: data in, model folder out."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from xmc_fast.cli._common import Output, add_threads, size, thousands
+from xmc_fast.cli._load import add_format, load
+
+HELP = "train a one-vs-all model and save it"
+EXAMPLES = (
+    "xmc-fast train train.txt model/",
+    "xmc-fast train --C 2 --prune 0.02 --checkpoint run/ train.txt.gz model/",
+    "xmc-fast train train.txt model/ --calibrate valid.txt",
+    "xmc-fast train texts.txt labels.txt model/     # raw text: tf-idf is fitted and saved with the model",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths", nargs="+", metavar="DATA", help="the data file (or two), then the MODEL folder"
+    )
+    add_format(parser)
+    parser.add_argument("--C", type=float, default=1.0, help="weight of the loss (default 1)")
+    parser.add_argument("--loss", choices=("squared_hinge", "logistic"), default="squared_hinge")
+    parser.add_argument("--penalty", choices=("l2", "l1"), default="l2")
+    parser.add_argument(
+        "--eps", type=float, default=0.01, help="tolerance of the stopping rule (default 0.01)"
+    )
+    parser.add_argument(
+        "--bias", type=float, default=1.0, help="value of the constant feature; 0 for none (default 1)"
+    )
+    parser.add_argument("--no-normalize", action="store_true", help="leave rows at their length")
+    parser.add_argument("--prune", type=float, default=0.01, help="drop weights below this (default 0.01)")
+    parser.add_argument(
+        "--keep-top", type=int, default=None, metavar="K", help="keep the K largest weights per label"
+    )
+    parser.add_argument(
+        "--block-labels", type=int, default=1000, help="labels per block of the model (default 1000)"
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="+",
+        metavar="DATA",
+        help="held-out data to fit probabilities on (for predict --proba, --optimize)",
+    )
+    parser.add_argument(
+        "--min-df", type=int, default=2, help="text: terms in fewer texts are left out (default 2)"
+    )
+    parser.add_argument(
+        "--ngrams", type=int, default=1, help="text: longest run of words that is a term (default 1)"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="write finished blocks there and resume from them"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    add_threads(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    if len(args.paths) < 2:
+        raise ValueError("give the data and the model folder: xmc-fast train DATA MODEL")
+    *inputs, folder = args.paths
+    loaded = load(inputs, args.format, args.threads)
+    estimator = make_estimator(args)
+    start = time.perf_counter()
+    vectorizer = None
+    if loaded.texts is not None:
+        vectorizer = make_vectorizer(args)
+        loaded.X = vectorizer.fit_transform(loaded.texts)
+    estimator.fit(loaded.X, loaded.Y, checkpoint=args.checkpoint)
+    weights = estimator.model_
+    if args.calibrate:
+        held_out = load(args.calibrate, args.format, args.threads)
+        X = held_out.X if vectorizer is None else vectorizer.transform(held_out.texts)
+        weights.calibrate(X, held_out.Y, n_jobs=args.threads)
+    save(folder, weights, vectorizer)
+    seconds = time.perf_counter() - start
+    facts = {
+        "labels": weights.n_labels,
+        "features": weights.n_features,
+        "weights": weights.nnz,
+        "bytes": weights.nbytes,
+        "seconds": seconds,
+        "not_converged": int((estimator.report_["status"] == 1).sum()),
+        "model": folder,
+    }
+    text = (
+        f"{thousands(weights.n_labels)} labels in {seconds:.1f} s"
+        f" ({1e3 * seconds / max(weights.n_labels, 1):.2f} ms per label), {thousands(weights.nnz)} weights,"
+        f" {size(weights.nbytes)} -> {folder}"
+    )
+    if facts["not_converged"]:
+        text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
+    return Output(text, facts)
+
+
+def save(folder: str, weights: Any, vectorizer: Any) -> None:
+    """Save the model, with the vectorizer when it was trained on text."""
+    from xmc_fast.pipeline import TextModel
+
+    (weights if vectorizer is None else TextModel(vectorizer, weights)).save(folder)
+
+
+def make_vectorizer(args: argparse.Namespace) -> Any:
+    """The tf-idf of the papers: sublinear counts, terms of at least two texts, rows of length one."""
+    import numpy as np
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(
+        sublinear_tf=True, min_df=args.min_df, ngram_range=(1, args.ngrams), dtype=np.float32
+    )
+
+
+def make_estimator(args: argparse.Namespace) -> Any:
+    """A OneVsAll with the options of the command line."""
+    from xmc_fast.linear import OneVsAll
+
+    return OneVsAll(
+        C=args.C,
+        loss=args.loss,
+        penalty=args.penalty,
+        eps=args.eps,
+        bias=args.bias or None,
+        normalize=not args.no_normalize,
+        prune=args.prune,
+        keep_top=args.keep_top,
+        block_labels=args.block_labels,
+        n_jobs=args.threads,
+        random_state=args.seed,
+    )

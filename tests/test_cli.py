@@ -1,0 +1,213 @@
+"""The command line as people use it: each command, its JSON, its errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from xmc_fast import data
+from xmc_fast.cli import COMMANDS, main
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A small part of the demo data as files: train, valid and test in repository format, texts and labels."""
+    folder = tmp_path_factory.mktemp("cli")
+    demo = data.load_demo()
+    for name, rows in (("train", slice(0, 600)), ("valid", slice(600, 900)), ("test", slice(900, 1100))):
+        X, Y = demo.X_train[rows], demo.Y_train[rows]
+        data.write_xmc(folder / f"{name}.txt", X, Y)
+        texts = [" ".join(demo.feature_names[j] for j in X[i].indices) for i in range(X.shape[0])]
+        (folder / f"{name}_texts.txt").write_text("\n".join(texts) + "\n")
+        ids = [" ".join(map(str, Y[i].indices)) for i in range(Y.shape[0])]
+        (folder / f"{name}_labels.txt").write_text("\n".join(ids) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(files):
+    assert (
+        main(
+            ["train", str(files / "train.txt"), str(files / "model"), "--calibrate", str(files / "valid.txt")]
+        )
+        == 0
+    )
+    return files / "model"
+
+
+def run(capsys, *args):
+    code = main([str(a) for a in args])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def run_json(capsys, *args):
+    code, out, err = run(capsys, *args, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_demo(tmp_path, capsys):
+    facts = run_json(capsys, "demo", "--out", tmp_path / "out")
+    assert facts["metrics"]["P"]["1"] > 55
+    assert (tmp_path / "out" / "report.svg").read_text().startswith("<svg")
+    assert run_json(capsys, "info", tmp_path / "out" / "model")["n_labels"] == 400
+
+
+def test_info_of_data(files, capsys):
+    facts = run_json(capsys, "info", files / "train.txt")
+    assert facts["points"] == 600
+    code, out, _ = run(capsys, "info", files / "train_texts.txt", files / "train_labels.txt")
+    assert code == 0
+    assert "600" in out
+
+
+def test_convert_round_trip(files, tmp_path, capsys):
+    assert run(capsys, "convert", files / "test.txt", tmp_path / "t.npz")[0] == 0
+    assert run(capsys, "convert", tmp_path / "t.X.npz", tmp_path / "t.Y.npz", tmp_path / "t.txt.gz")[0] == 0
+    first, second = data.read_xmc(files / "test.txt"), data.read_xmc(tmp_path / "t.txt.gz")
+    assert (first.X != second.X).nnz == 0
+    assert (first.Y != second.Y).nnz == 0
+
+
+def test_train_predict_evaluate(files, model, tmp_path, capsys):
+    facts = run_json(capsys, "predict", model, files / "test.txt", tmp_path / "out.txt", "-k", 3)
+    assert facts["points"] == 200
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert len(lines) == 200
+    assert all(len(line.split()) == 3 for line in lines)
+    table = run_json(capsys, "evaluate", model, files / "test.txt", "--train", files / "train.txt", "--bins")
+    assert table["metrics"]["precision"]["1"] > 0.25
+    assert table["bins"]
+    code, out, _ = run(capsys, "evaluate", model, files / "test.txt", "-k", 1)
+    assert code == 0
+    assert "macro-F1" in out
+
+
+def test_predict_optimized_raises_macro_f1(files, model, tmp_path, capsys):
+    from xmc_fast import metrics
+    from xmc_fast.model import read_predictions
+
+    values = []
+    for options in ((), ("--optimize", "macro-f1"), ("--optimize", "macro-f1", "--mix", "1")):
+        run_json(capsys, "predict", model, files / "test.txt", tmp_path / "out.txt", "-k", 3, *options)
+        prediction = read_predictions(tmp_path / "out.txt", 400)
+        values.append(metrics.macro_f1_at_k(data.read_xmc(files / "test.txt").Y, prediction, 3))
+    assert values[1] > values[0]
+
+
+def test_text_model(files, tmp_path, capsys):
+    folder = tmp_path / "text-model"
+    facts = run_json(capsys, "train", files / "train_texts.txt", files / "train_labels.txt", folder)
+    assert facts["labels"] > 300
+    assert (
+        run_json(capsys, "predict", folder, files / "test_texts.txt", tmp_path / "out.txt")["points"] == 200
+    )
+    assert len((tmp_path / "out.txt").read_text().splitlines()) == 200
+    code, _, err = run(capsys, "evaluate", folder, files / "test.txt")
+    assert code == 1
+    assert "the model takes raw text, the data is features" in err
+
+
+@pytest.mark.parametrize("kind", ["labels", "weights", "pruning"])
+def test_plot(files, model, tmp_path, capsys, kind):
+    pytest.importorskip("matplotlib").use("Agg")
+    picture = tmp_path / "p.png"
+    inputs = {"labels": [files / "train.txt"], "weights": [model], "pruning": [model, files / "test.txt"]}[
+        kind
+    ]
+    assert run(capsys, "plot", kind, *inputs, picture)[0] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train", "missing.txt", "m"], "missing.txt"),
+        (["train", "only-one"], "give the data and the model folder"),
+        (["predict", "nowhere", "a", "b"], "nowhere is not a model folder"),
+        (["predict", "nowhere", "a"], "give the data and the output"),
+        (["info", "--format", "pair", "a"], "format pair takes 2 file(s), got 1"),
+        (["convert", "x"], "give the input and the output"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, monkeypatch, capsys, args, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *args)
+    assert code == 1
+    assert out == ""
+    assert err.startswith(f"xmc-fast {args[0]}: error: ")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_malformed_data_names_file_line_and_column(tmp_path, capsys):
+    bad = tmp_path / "bad.txt"
+    bad.write_text("2 3 2\n0 0:1\n1 0:x\n")
+    code, _, err = run(capsys, "info", bad)
+    assert code == 1
+    assert f"{bad}:3:3" in err
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    with pytest.raises(OSError, match="missing"):
+        main(["info", str(tmp_path / "missing"), "--debug"])
+
+
+def test_wrong_usage_exits_with_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["nonsense"])
+    assert stop.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "examples:\n  xmc-fast" in capsys.readouterr().out
+
+
+def test_unwritable_output_leaves_nothing(files, model, tmp_path, capsys):
+    code, _, err = run(capsys, "predict", model, files / "test.txt", tmp_path / "no" / "out.txt")
+    assert code == 1
+    assert "no" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name == "nt", reason="needs POSIX signals")
+def test_ctrl_c_is_quiet(tmp_path):
+    X, Y = data.make_synthetic(4000, 3000, 6000, seed=0)
+    data.write_xmc(tmp_path / "big.txt", X, Y)
+    command = [
+        sys.executable,
+        "-m",
+        "xmc_fast",
+        "train",
+        "--eps",
+        "1e-3",
+        str(tmp_path / "big.txt"),
+        str(tmp_path / "m"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode in (0, 130)
+    if process.returncode == 130:
+        assert err.strip() == "xmc-fast: interrupted"
+        assert not (tmp_path / "m").exists()
+
+
+def test_predictions_do_not_depend_on_threads(files, model, tmp_path, capsys):
+    for threads in (1, 3):
+        run(capsys, "predict", model, files / "test.txt", tmp_path / f"{threads}.txt", "--threads", threads)
+    assert np.array_equal((tmp_path / "1.txt").read_bytes(), (tmp_path / "3.txt").read_bytes())
