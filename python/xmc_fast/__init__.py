@@ -24,6 +24,7 @@ _LAZY = {
     "text": "xmc_fast.text",
     "linear": "xmc_fast.linear",
     "metrics": "xmc_fast.metrics",
+    "nn": "xmc_fast.nn",
     "model": "xmc_fast.model",
     "OneVsAll": "xmc_fast.linear",
     "propensity": "xmc_fast.propensity",
