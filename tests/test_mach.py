@@ -308,3 +308,14 @@ def test_default_base_is_one_vs_all():
     model = Mach(16, 4).fit(sp.csr_matrix(X), y)
     assert isinstance(model.models_[0], SparseModel)
     assert (model.predict(X, k=1).indices == y).mean() > 0.9
+
+
+def test_plot():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    from xmc_fast.plots.mach import accuracy_against_memory
+
+    ax = accuracy_against_memory([(500, 8, 4e6, 0.7), (250, 8, 2e6, 0.6), (250, 4, 1e6, 0.5)])
+    assert [line.get_xdata().tolist() for line in ax.get_lines()] == [[1, 2], [4]]
+    assert len(ax.texts) == 3
+    matplotlib.pyplot.close(ax.figure)
