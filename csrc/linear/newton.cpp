@@ -54,7 +54,8 @@ using LaneFloats = float[kLanes];
 using LaneDoubles = double[kLanes];
 
 constexpr double kCgTolerance = 0.1;  // of the gradient norm
-constexpr double kCgFloor = 0.5;      // of the norm at which the label stops anyway
+constexpr double kCgFloor = 0.3;      // of the norm at which the label stops anyway
+constexpr double kMaxGap = 5e-4;      // of f: the largest distance to the minimum at the end
 constexpr int kMaxCg = 200;
 constexpr int kMaxLineSearch = 20;
 constexpr int kMaxStalled = 10;          // float weights cannot reach an arbitrarily small gradient
@@ -197,13 +198,23 @@ class BlockSolver {
   void leave(int l, LabelStatus status) {
     Lane& a = lane_[l];
     Solved& s = solved_[static_cast<size_t>(a.slot)];
-    double norm2 = 0, loss = 0;
-    for (int64_t j = 0; j < m_.D; ++j) {
-      const float w = m_.W[j * kLanes + l];
-      norm2 += double{w} * w;
-      keep(s, j, w);
-    }
+    for (int64_t j = 0; j < m_.D; ++j) keep(s, j, m_.W[j * kLanes + l]);
     keep_largest(prune_, s.indices, s.values);
+    const bool trivial = a.positives == 0 || a.positives == m_.n;
+    a.report.status = trivial && status == LabelStatus::converged ? LabelStatus::trivial : status;
+    s.report = a.report;
+    a.state = Lane::idle;
+  }
+
+  // Objective and active rows of a lane, in double, into its report.
+  void evaluate(int l) {
+    Lane& a = lane_[l];
+    double norm2 = 0, loss = 0;
+    a.report.active_rows = 0;
+    for (int64_t j = 0; j < m_.D; ++j) {
+      const double w = m_.W[j * kLanes + l];
+      norm2 += w * w;
+    }
     const auto add = [&](bool positive, double cost, double z) {
       const Terms t = loss_terms(fit_.loss, positive, z);
       loss += cost * t.value;
@@ -214,11 +225,19 @@ class BlockSolver {
       if (z > 0.5f * kMasked) add(false, a.cost_negative, z);
     }
     for (const float z : a.z) add(true, a.cost_positive, z);
-    const bool trivial = a.positives == 0 || a.positives == m_.n;
-    a.report.status = trivial && status == LabelStatus::converged ? LabelStatus::trivial : status;
     a.report.objective = 0.5 * norm2 + loss;
-    s.report = a.report;
-    a.state = Lane::idle;
+  }
+
+  // LIBLINEAR's rule; and f is 1-strongly convex, so f - min f <= |g|^2 / 2, which must be small as well: for
+  // frequent labels the rule alone allows more. If it does, the norm to reach becomes smaller.
+  bool converged(int l) {
+    Lane& a = lane_[l];
+    if (a.report.gradient_norm > a.stop) return false;
+    evaluate(l);
+    const double limit = std::sqrt(2 * kMaxGap * a.report.objective);
+    if (a.report.gradient_norm <= limit) return true;
+    a.stop = limit;
+    return false;
   }
 
   void keep(Solved& s, int64_t feature, float w) const {
@@ -426,9 +445,10 @@ class BlockSolver {
       a.report.gradient_norm = std::sqrt(gg_[l] + outside[l]);
       a.stalled = a.report.gradient_norm < 0.9 * a.best ? 0 : a.stalled + 1;
       a.best = std::min(a.best, a.report.gradient_norm);
-      if (a.report.gradient_norm <= a.stop) {
+      if (converged(l)) {
         leave(l, LabelStatus::converged);
       } else if (a.report.outer_iterations >= p_.max_iterations || a.stalled >= kMaxStalled) {
+        evaluate(l);
         leave(l, LabelStatus::iteration_limit);
       } else {
         ++a.report.outer_iterations;

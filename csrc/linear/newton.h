@@ -4,8 +4,9 @@
 //   logistic       f(w) = 1/2 |w|^2 + C sum_i c_i log(1 + exp(-s_i w.x_i))     (LIBLINEAR -s 0)
 //
 // A round, for all lanes together: gradient and active rows from the stored scores z = Xw; a lane whose exact
-// gradient meets LIBLINEAR's rule leaves and the next label takes its place; conjugate gradients on the
-// active rows for the rest; one pass over X for q = Xd; exact line search on z + t q; update.
+// gradient meets LIBLINEAR's rule, and bounds f to within 0.05 % of its minimum, leaves and the next label
+// takes its place; conjugate gradients on the active rows for the rest; one pass over X for q = Xd; exact
+// line search on z + t q; update.
 //
 // Conjugate gradients run in the row space. Every vector of the Krylov space of H = I + X'S^2 X started at g
 // has the form  y g + X'S c  with one number y and one c per active row, and H maps (y, c) to
