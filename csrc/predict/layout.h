@@ -12,7 +12,7 @@
 //   empty   slot[c] = kEmpty.
 //
 // Dense columns are numbered by descending sum of squares: that puts the features that rows share most next
-// to each other, which the caches like (1.4x on EURLEX57K).
+// to each other, which the caches like (EURLEX57K: 1.4x in the tile kernel alone, about 1.1x end to end).
 //
 // The order in which a score is summed, sparse columns ascending, then dense columns by number, thus depends
 // on the model only: never on the block size, the batch or the threads.
