@@ -11,9 +11,12 @@ _LAZY = {
     "FixedFanInLinear": "fanin",
     "GroupSharedLinear": "fanin",
     "Trainer": "train",
+    "cuda": "",
     "fanin": "",
     "losses": "",
     "ops": "",
+    "sparse_bce": "fanin",
+    "sparse_squared_hinge": "fanin",
     "train": "",
 }
 
