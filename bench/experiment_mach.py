@@ -5,7 +5,7 @@ python bench/experiment_mach.py [eurlex-4k]
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from xmc_fast import Mach, data
 from xmc_fast.linear import OneVsAll
 
 DOC = Path(__file__).parents[1] / "docs" / "experiments" / "mach.md"
-GRID = [(250, 4), (250, 8), (500, 8), (1000, 4), (1000, 8)]
+GRID = "250x4,250x8,500x8,1000x4,1000x8"
 
 
 def precision(top, Y, k: int) -> float:
@@ -24,11 +24,11 @@ def precision(top, Y, k: int) -> float:
     return 100 * float(np.mean(hits)) / k
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], grid: str) -> None:
     lines = [
         "# MACH: precision against memory",
         "",
-        f"Made by `python bench/experiment_mach.py {' '.join(names)}`.",
+        f"Made by `python bench/experiment_mach.py --grid {grid} {' '.join(names)}`.",
         machine_line(machine(seconds=0.1)) + ".",
         "",
         "Base: `OneVsAll()` with its defaults; scores: the mean over the repetitions, of sigmoid(score) or of the",
@@ -46,6 +46,8 @@ def main(names: list[str]) -> None:
             f"| {name} | {model} | {B} | {R} | {outputs} | {p} | {nbytes / 1e6:.1f} | {seconds:.0f} |"
         )
         print(lines[-1], flush=True)
+        DOC.parent.mkdir(parents=True, exist_ok=True)
+        DOC.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     for name in names:
         folder = data_dir(name)
@@ -54,16 +56,18 @@ def main(names: list[str]) -> None:
         ova = OneVsAll().fit(train.X, train.Y)
         seconds = time.process_time() - start
         row(name, "OneVsAll", "", "", "", ova.predict(test.X, 5), test.Y, ova.model_.nbytes, seconds)
-        for B, R in GRID:
+        for B, R in (map(int, pair.split("x")) for pair in grid.split(",")):
             start = time.process_time()
             mach = Mach(B, R).fit(train.X, train.Y)
             seconds = time.process_time() - start
             for outputs in ("probability", "logit"):
                 mach.outputs = outputs
                 row(name, "Mach", B, R, outputs, mach.predict(test.X, 5), test.Y, mach.nbytes, seconds)
-    DOC.parent.mkdir(parents=True, exist_ok=True)
-    DOC.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["eurlex-4k"])
+    parser = argparse.ArgumentParser(description="MACH over (B, R) against one-vs-all")
+    parser.add_argument("names", nargs="*", default=["eurlex-4k"])
+    parser.add_argument("--grid", default=GRID)
+    arguments = parser.parse_args()
+    main(arguments.names, arguments.grid)
