@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HOST = Path(__file__).parent / "cuda_host"
-KERNELS = [ROOT / "csrc/fanin/forward.cu", ROOT / "csrc/fanin/backward.cu"]
+KERNELS = [
+    ROOT / "csrc" / kernel for kernel in ("fanin/forward.cu", "fanin/backward.cu", "decide/weighted_topk.cu")
+]
 
 
 def cuda_include() -> Path:
@@ -88,11 +90,16 @@ def test_kernels_match_plain_loops(builder, sanitizer):
 
 
 @pytest.fixture(scope="module")
-def kernels(builder):
+def library(builder):
     pytest.importorskip("torch")
+    return builder.build(shared=True)
+
+
+@pytest.fixture(scope="module")
+def kernels(library):
     from xmc_fast.nn import cuda
 
-    return cuda.Kernels(builder.build(shared=True), chunk=100)  # several chunks
+    return cuda.Kernels(library, chunk=100)  # several chunks
 
 
 SIZES = [(0, 7, 5, 3, 1), (1, 1, 1, 1, 1), (3, 9, 0, 4, 1), (65, 40, 233, 33, 1), (64, 50, 205, 7, 8)]
@@ -140,6 +147,35 @@ def test_adapter_matches_cpu_operators(kernels, size, dtype):
         torch.testing.assert_close(twice, ops.ops.fan_in_grad_features(*calls["grad_features"]), **close)
 
 
+def test_weighted_topk_matches_cpu_operator(library):
+    torch = pytest.importorskip("torch")
+    from xmc_fast.nn import weighted_topk as module
+
+    generator = torch.Generator().manual_seed(0)
+    for rows, labels, k, segment in [
+        (0, 3, 1, 100),
+        (2, 1, 1, 100),
+        (2, 257, 257, 200),
+        (2, 5000, 7, 2600),
+        (4, 40, 3, 7),
+    ]:
+        eta = torch.rand(rows, labels + 5, generator=generator)[:, 2 : labels + 2]
+        a, b = torch.randn(2, labels, generator=generator)
+        run = module.CudaTopk(library, segment=segment, few_rows=4)
+        for weights in ((a, None), (None, b), (a, b)):
+            gains, ids = run(eta, *weights, k)
+            want_gains, want_ids = module.weighted_topk(eta, k, *weights)
+            torch.testing.assert_close(gains, want_gains, rtol=1e-6, atol=1e-6)
+            assert ids.dtype == torch.int64
+            exact = weights[0] is None or weights[1] is None  # else fused or not may swap near-equal gains
+            assert (ids == want_ids).all() if exact else (ids == want_ids).float().mean() > 0.99 or not rows
+        if rows:
+            columns = eta.t().contiguous().t()
+            assert torch.equal(run(columns, a, None, k)[1], run(eta, a, None, k)[1])
+    with pytest.raises(ValueError, match="between 1 and"):
+        run(eta, None, None, 41)
+
+
 # file, what the source says, what a mistake would say, sanitizer, what is then seen
 MISTAKES = {
     "missing barrier": ("forward.cu", "__syncthreads();  // staged", "", "thread", "data race"),
@@ -152,6 +188,14 @@ MISTAKES = {
         "address",
         "overflow",
     ),
+    "missing barrier of the merge": (
+        "weighted_topk.cu",
+        "__syncthreads();  // merged",
+        "",
+        "thread",
+        "data race",
+    ),
+    "lost ceiling": ("weighted_topk.cu", "|| mine[j] >= ceiling", "", "", "top-k differs"),
     "divergent barrier": (
         "forward.cu",
         "__syncthreads();  // tile complete",

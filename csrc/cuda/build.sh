@@ -12,12 +12,13 @@ trap 'rm -f "$log" "$log.table"' EXIT
 # shellcheck disable=SC2086
 nvcc -O3 -std=c++17 -Icsrc -Xcompiler -fPIC,-fvisibility=hidden -shared -cudart static $codes \
   -gencode arch=compute_${arch},code=compute_${arch} -Xptxas -v,--warn-on-spills -t 2 \
-  csrc/fanin/forward.cu csrc/fanin/backward.cu -o "$out" 2>"$log" || { cat "$log" >&2; exit 1; }
+  csrc/fanin/forward.cu csrc/fanin/backward.cu csrc/decide/weighted_topk.cu -o "$out" 2>"$log" || { cat "$log" >&2; exit 1; }
 awk '
   /Compiling entry function/ {
     split($0, q, "\x27"); name = q[2]; arch = q[4]
     if (match(name, /[a-z_]+_kernel(ILb[01]E)?/)) name = substr(name, RSTART, RLENGTH)
-    sub(/ILb1E/, "<shared>", name); sub(/ILb0E/, "<plain>", name)
+    merge = name ~ /^topk/ ? "<merge>" : "<shared>"
+    sub(/ILb1E/, merge, name); sub(/ILb0E/, "<plain>", name)
   }
   /bytes spill stores/ { spill = $5 + $9 }
   /Used [0-9]+ registers/ {

@@ -41,6 +41,7 @@ const std::function<void()>* work;
 // already must not seem to be ordered before who has just left this one.
 char barrier_tokens[2], start_token, end_token;
 unsigned barriers;  // passed
+int votes[2];       // for the barriers in turn as well
 
 void release([[maybe_unused]] void* token) {
 #if defined(XMC_HOST_TSAN)
@@ -112,6 +113,7 @@ void run_block(size_t threads, uint64_t& random) {
     const auto i = static_cast<unsigned>(t);
     fibers[t]->index = {i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)};
   }
+  votes[0] = votes[1] = 0;
   release(&start_token);
   for (;;) {
     // Start anywhere, go up or down: no thread may rely on another having run before.
@@ -131,6 +133,7 @@ void run_block(size_t threads, uint64_t& random) {
     }
     for (size_t t = 0; t < threads; ++t) fibers[t]->state = State::ready;
     ++barriers;
+    votes[barriers % 2] = 0;
   }
   acquire(&end_token);
 }
@@ -144,6 +147,13 @@ void barrier() {
   release(token);
   to_scheduler(self);
   acquire(token);
+}
+
+int barrier_or(int vote) {
+  int& all = votes[barriers % 2];
+  all |= vote != 0;
+  barrier();
+  return all;
 }
 
 void run(dim3 grid, dim3 block, const std::function<void()>& body) {

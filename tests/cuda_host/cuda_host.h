@@ -39,6 +39,7 @@ extern Thread* current;
 extern uint3 block_index, block_size, grid_size;
 
 void barrier();
+int barrier_or(int vote);  // whether any thread of the block voted
 void run(dim3 grid, dim3 block, const std::function<void()>& body);
 
 }  // namespace cuda_host
@@ -49,6 +50,9 @@ void run(dim3 grid, dim3 block, const std::function<void()>& body);
 #define gridDim cuda_host::grid_size
 inline void __syncthreads() {
   cuda_host::barrier();
+}
+inline int __syncthreads_or(int vote) {
+  return cuda_host::barrier_or(vote);
 }
 #define cudaGetLastError() 0  // an impossible launch ends the program
 #define XMC_LAUNCH(kernel, grid, block, stream, ...) \

@@ -1,10 +1,13 @@
-// Runs every fixed fan-in kernel on small odd sizes against plain loops; for the sanitizers, which want a
+// Runs every kernel on small odd sizes against plain loops; for the sanitizers, which want a
 // program of their own. Every array is its own allocation, so that one step outside is seen.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
+#include "decide/weighted_topk_cuda.h"
 #include "fanin/fanin_cuda.h"
 
 using xmc::fanin::CudaLayer;
@@ -24,6 +27,7 @@ int xmc_fanin_grad_features_sparse(const CudaLayer*, int64_t, const int64_t*, co
                                    float*, void*);
 int xmc_fanin_grad_weights_sparse(const CudaLayer*, const void*, int, int64_t, const int64_t*, const int64_t*,
                                   const int64_t*, const float*, float*, float*, void*);
+int xmc_decide_weighted_topk(const xmc::CudaTopk*, void*);
 }
 
 namespace {
@@ -134,6 +138,56 @@ void check(int64_t B, int64_t D, int64_t L, int64_t s, int64_t group) {
   }
 }
 
+// Equal gains are frequent here, so that labels decide. Every third row is NaN in part.
+void check_topk(int64_t rows, int64_t labels, int64_t k, int64_t segment, bool weighted) {
+  unsigned state = 11;
+  const auto random = [&] {
+    return static_cast<float>((state = state * 1664525u + 1013904223u) >> 28) - 8.f;
+  };
+  const int64_t stride = labels + 3;
+  Floats eta((rows - 1) * stride + labels), a(labels), b(labels);
+  for (Floats* v : {&eta, &a, &b}) {
+    for (float& f : *v) f = random();
+  }
+  for (int64_t i = 0; i < rows; i += 3) {
+    for (int64_t j = 0; j < labels; j += 2) eta[i * stride + j] = std::nanf("");
+  }
+  const int64_t segments = (labels + segment - 1) / segment, kept = std::min<int64_t>(k, xmc::kTopkKept);
+  std::vector<uint64_t> keys(rows * k), parts(segments > 1 ? rows * segments * kept : 0);
+  Floats gains(rows * k);
+  std::vector<int64_t> ids(rows * k);
+  const xmc::CudaTopk job{eta.data(),
+                          weighted ? a.data() : nullptr,
+                          weighted ? b.data() : nullptr,
+                          rows,
+                          labels,
+                          stride,
+                          k,
+                          segment,
+                          keys.data(),
+                          parts.data(),
+                          gains.data(),
+                          ids.data()};
+  xmc_decide_weighted_topk(&job, nullptr);
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto gain = [&](int64_t j) {
+      return weighted ? a[j] * eta[i * stride + j] + b[j] : eta[i * stride + j];
+    };
+    std::vector<int64_t> order(labels);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
+      return gain(x) > gain(y) || (std::isnan(gain(y)) && !std::isnan(gain(x)));
+    });
+    for (int64_t s = 0; s < k; ++s) {
+      const float got = gains[i * k + s], want = gain(order[s]);
+      if (ids[i * k + s] == order[s] && (got == want || (std::isnan(got) && std::isnan(want)))) continue;
+      std::printf("top-k differs in row %d at %d of %d labels\n", int(i), int(s), int(labels));
+      failed = true;
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -141,6 +195,11 @@ int main() {
   check(65, 40, 33, 33, 1);
   check(64, 50, 45, 7, 8);
   check(3, 9, 31, 9, 3);
+  check_topk(1, 1, 1, 1, false);
+  check_topk(4, 2050, 5, 2050, true);
+  check_topk(2, 3001, 520, 3001, true);  // two passes
+  check_topk(3, 1100, 513, 500, true);   // two passes over three segments
+  check_topk(2, 2049, 3, 1024, false);
   std::puts(failed ? "WRONG" : "OK");
   return failed;
 }

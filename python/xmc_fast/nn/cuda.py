@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+LIBRARY = Path(__file__).parents[1] / "libxmc_cuda.so"
 _BATCH = 64  # kBatch of csrc/fanin/fanin_cuda.h
 _CHUNK = 65_536  # labels at a time
 
@@ -93,7 +94,7 @@ class Kernels:
     ) -> Tensor:
         x, weight, indices, bias = _ready(x, weight, indices, bias)
         self._check(indices, x.shape[1])
-        with _device(x):
+        with device_of(x):
             out = x.new_empty(x.shape[0], weight.shape[0])
             layer = _layer(x.shape[1], weight, indices, bias, group_size)
             self._forward(layer, self._transposed(x, x.shape[1]), out)
@@ -109,7 +110,7 @@ class Kernels:
         dtype: torch.dtype,
     ) -> Tensor:
         grad, weight, indices, _ = _ready(grad, weight, indices, None)
-        with _device(grad):
+        with device_of(grad):
             total = self._padded(grad, features)
             for chunk, part, lists in self._by_feature(indices, features, weight, group_size):
                 self._add_features(part, self._transposed(grad[:, chunk], part.labels), *lists, total)
@@ -120,7 +121,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor]:
         x, grad, indices, _ = _ready(x, grad, indices, None)
         self._check(indices, x.shape[1])
-        with _device(x):
+        with device_of(x):
             gw = x.new_empty(grad.shape[1], indices.shape[1], dtype=dtype)
             gb = x.new_empty(grad.shape[1] if with_bias else 0, dtype=dtype)
             self._weights(_layer(x.shape[1], gw, indices, None, group_size), x, grad, gw, gb)
@@ -138,7 +139,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x, weight, indices, _ = _ready(x, weight, indices, None)
         self._check(indices, x.shape[1])
-        with _device(x):
+        with device_of(x):
             crow, col = crow.to(torch.int64).contiguous(), col.to(torch.int32).contiguous()
             values = values.to(torch.float32).contiguous()
             layer = _layer(x.shape[1], weight, indices, None, group_size)
@@ -173,7 +174,7 @@ class Kernels:
         x, weight, indices, bias = _ready(x, weight, indices, bias)
         batch, features = x.shape
         need_bias = need_bias and bias is not None
-        with _device(x):
+        with device_of(x):
             crow, col = crow.to(x.device), col.to(x.device, torch.int64)
             rows = torch.repeat_interleave(torch.arange(batch, device=x.device), crow.diff())
             xt, total = self._transposed(x, features), self._padded(x, features if need_x else 0)
@@ -204,7 +205,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor]:
         x, weight, indices, bias = _ready(x, weight, indices, bias)
         self._check(indices, x.shape[1])
-        with _device(x):
+        with device_of(x):
             xt = self._transposed(x, x.shape[1])
             scores = x.new_empty(x.shape[0], 0, dtype=torch.float32)
             ids = x.new_empty(x.shape[0], 0, dtype=torch.int64)
@@ -327,16 +328,15 @@ def _ready(a: Tensor, b: Tensor, indices: Tensor, bias: Tensor | None) -> tuple[
     return a.contiguous(), b.contiguous(), indices.contiguous(), None if bias is None else bias.contiguous()
 
 
-def _device(t: Tensor) -> AbstractContextManager[Any]:
+def device_of(t: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()
 
 
 def register(implement: Callable[[str, Any, str], None]) -> bool:
     """Registers the operators for CUDA tensors if the compiled library is there."""
-    path = Path(__file__).parents[1] / "libxmc_cuda.so"
-    if not path.is_file():
+    if not LIBRARY.is_file():
         return False
-    kernels = Kernels(path)
+    kernels = Kernels(LIBRARY)
     for name in ("linear", "grad_features", "grad_weights", "grad_sparse", "loss", "topk"):
         implement(f"fan_in_{name}", getattr(kernels, name), "CUDA")
     return True
