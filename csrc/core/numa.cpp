@@ -16,7 +16,7 @@ namespace xmc {
 namespace {
 
 constexpr int kMaxId = 1 << 16;
-const char* const kSysfsNodes = "/sys/devices/system/node";
+[[maybe_unused]] const char* const kSysfsNodes = "/sys/devices/system/node";
 
 bool read_file(const std::string& path, std::string* text) {
   std::ifstream file(path);

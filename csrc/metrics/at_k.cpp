@@ -70,7 +70,10 @@ void sort_largest(std::vector<double>& values, int64_t keep) {
   double sorted[kFew];
   for (size_t i = 0; i < n; ++i) {
     size_t place = 0;
-    for (size_t j = 0; j < n; ++j) place += (values[j] > values[i]) | ((values[j] == values[i]) & (j < i));
+    for (size_t j = 0; j < n; ++j) {
+      place += static_cast<size_t>(values[j] > values[i]) +
+               (static_cast<size_t>(values[j] == values[i]) & static_cast<size_t>(j < i));
+    }
     sorted[place] = values[i];
   }
   std::copy_n(sorted, n, values.begin());

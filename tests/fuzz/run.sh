@@ -1,14 +1,27 @@
 #!/bin/sh
 # usage: tests/fuzz/run.sh [SECONDS] [SEED]
-# Builds the fuzz targets with the address and undefined-behaviour sanitizers and runs each for SECONDS.
+# Builds the fuzz targets with the address and undefined-behaviour sanitizers and runs each for SECONDS: with
+# libFuzzer (coverage-guided) where clang++ has it, else with the targets' own mutating main.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
+seconds=${1:-10}
+seed=${2:-1}
+echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$out/probe.cpp"
+if clang++ -fsanitize=fuzzer "$out/probe.cpp" -o "$out/probe" 2>/dev/null; then
+  compiler="clang++ -fsanitize=fuzzer,address,undefined -DXMC_LIBFUZZER"
+else
+  compiler="${CXX:-g++} -fsanitize=address,undefined"
+fi
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
-  program="$out/$(basename "$target" .cpp)"
-  "${CXX:-g++}" -std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
-    -fno-sanitize-recover=all -pthread -I "$root/csrc" "$target" "$root"/csrc/data/*.cpp \
-    "$root/csrc/core/parallel.cpp" -o "$program"
-  "$program" "${1:-10}" "${2:-1}"
+  name=$(basename "$target" .cpp)
+  $compiler -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
+    "$target" "$root"/csrc/data/*.cpp "$root/csrc/core/parallel.cpp" -o "$out/$name"
+  echo "$name: $compiler, $seconds s"
+  case $compiler in
+    clang*) (cd "$out" && "./$name" -max_total_time="$seconds" -seed="$seed" -print_funcs=0 -verbosity=0 -print_final_stats=1 2>&1 \
+      | grep -v '^"\|dictionary\|NEW_FUNC') ;;
+    *) "$out/$name" "$seconds" "$seed" ;;
+  esac
 done

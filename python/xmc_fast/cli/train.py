@@ -106,11 +106,10 @@ def save(folder: str, weights: Any, vectorizer: Any) -> None:
 
 def make_vectorizer(args: argparse.Namespace) -> Any:
     """The tf-idf of the papers: sublinear counts, terms of at least two texts, rows of length one."""
-    import numpy as np
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from xmc_fast.text import TfidfVectorizer
 
     return TfidfVectorizer(
-        sublinear_tf=True, min_df=args.min_df, ngram_range=(1, args.ngrams), dtype=np.float32
+        sublinear_tf=True, min_df=args.min_df, ngram_range=(1, args.ngrams), n_jobs=args.threads
     )
 
 
