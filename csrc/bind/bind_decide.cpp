@@ -170,23 +170,30 @@ void bind_decide(py::module_& m) {
         const BcaOptions options{k, tolerance, max_passes, seed, threads};
         if (start == "labels") need_size("init", start_labels.size(), proba.rows * k);
         BcaResult r;
+        double topk_utility;
         {
           const py::gil_scoped_release release;
-          std::vector<int32_t> from;
-          if (start == "topk") {
+          std::vector<int32_t> from, topk;
+          if (start == "relaxed") {
+            from = relaxed_positions(proba, u, k, relaxed_rounds, threads, &topk);
+          } else {
             const std::vector<double> ones(u.p.size(), 1.0), zeros(u.p.size(), 0.0);
-            from = weighted_topk(proba, ones.data(), zeros.data(), k, threads).at;
-          } else if (start == "relaxed") {
-            from = relaxed_positions(proba, u, k, relaxed_rounds, threads);
+            topk = weighted_topk(proba, ones.data(), zeros.data(), k, threads).at;
+          }
+          if (start == "topk") {
+            from = topk;
           } else if (start == "random") {
             from = random_positions(proba, k, seed);
           } else if (start == "labels") {
             from = positions_of(proba, start_labels.data(), k);
           }
           r = block_coordinate_ascent(proba, u, callback, custom_weight, from, options);
+          topk_utility = start == "topk"
+                             ? r.start_utility
+                             : prediction_utility(proba, u, callback, custom_weight, topk, options);
         }
         return py::make_tuple(to_numpy(std::move(r.labels)), to_numpy(std::move(r.scores)), r.start_utility,
-                              r.utility, r.changed, r.converged);
+                              r.utility, r.changed, r.converged, topk_utility);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
       py::arg("terms"), py::arg("label_weights").noconvert(), py::arg("positives").noconvert(),

@@ -35,15 +35,7 @@ class Ascent {
 
   BcaResult run(const std::vector<int32_t>& start) {
     BcaResult result;
-    chosen_.assign(static_cast<size_t>(proba_.rows * k_), -1);
-    if (!start.empty()) {
-      chosen_ = start;
-      for (int64_t i = 0; i < proba_.rows; ++i) {
-        for (int64_t s = 0; s < k_; ++s) term_.place(label(i, chosen(i)[s]), eta(i, chosen(i)[s]));
-      }
-      term_.refresh_all();
-    }
-    double before = result.start_utility = term_.utility();
+    double before = result.start_utility = place(start);
     std::vector<int32_t> order(static_cast<size_t>(proba_.rows));
     std::iota(order.begin(), order.end(), 0);
     bool settled = false;
@@ -63,6 +55,19 @@ class Ascent {
     result.converged |= proba_.rows == 0 || k_ == 0;
     finish(result);
     return result;
+  }
+
+  // Sets the prediction (positions; empty: none yet); its utility.
+  double place(const std::vector<int32_t>& start) {
+    chosen_.assign(static_cast<size_t>(proba_.rows * k_), -1);
+    if (!start.empty()) {
+      chosen_ = start;
+      for (int64_t i = 0; i < proba_.rows; ++i) {
+        for (int64_t s = 0; s < k_; ++s) term_.place(label(i, chosen(i)[s]), eta(i, chosen(i)[s]));
+      }
+      term_.refresh_all();
+    }
+    return term_.utility();
   }
 
  private:
@@ -195,10 +200,23 @@ class Ascent {
   std::vector<int32_t> chosen_;     // n x k positions within the row, -1 before the first choice
 };
 
-template <class Term>
-BcaResult ascend(const Probabilities& proba, Term term, const std::vector<int32_t>& start,
-                 const BcaOptions& options) {
-  return Ascent<Term>(proba, std::move(term), options).run(start);
+// Calls f with the state that suits the utility.
+template <class F>
+auto with_term(const Utility& u, const MetricCallback& custom, double custom_weight, F&& f) {
+  if (custom) return f(CallbackTerm(u, custom, custom_weight));
+  if (u.terms.empty()) return f(AffineTerm(u, TruePositives{}, 0));
+  if (u.terms.size() > 1) return f(GeneralTerm(u));
+  const MetricTerm& term = u.terms[0];
+  return visit_metric(term, [&](auto metric) {
+    using Metric = decltype(metric);
+    if constexpr (std::is_same_v<Metric, Coverage>) {
+      return f(CoverageTerm(u, term.weight));
+    } else if constexpr (Metric::affine) {
+      return f(AffineTerm(u, metric, term.weight));
+    } else {
+      return f(CurvedTerm(u, metric, term.weight));
+    }
+  });
 }
 
 }  // namespace
@@ -206,19 +224,16 @@ BcaResult ascend(const Probabilities& proba, Term term, const std::vector<int32_
 BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& u, const MetricCallback& custom,
                                   double custom_weight, const std::vector<int32_t>& start,
                                   const BcaOptions& options) {
-  if (custom) return ascend(proba, CallbackTerm(u, custom, custom_weight), start, options);
-  if (u.terms.empty()) return ascend(proba, AffineTerm(u, TruePositives{}, 0), start, options);
-  if (u.terms.size() > 1) return ascend(proba, GeneralTerm(u), start, options);
-  const MetricTerm& term = u.terms[0];
-  return visit_metric(term, [&](auto metric) {
-    using Metric = decltype(metric);
-    if constexpr (std::is_same_v<Metric, Coverage>) {
-      return ascend(proba, CoverageTerm(u, term.weight), start, options);
-    } else if constexpr (Metric::affine) {
-      return ascend(proba, AffineTerm(u, metric, term.weight), start, options);
-    } else {
-      return ascend(proba, CurvedTerm(u, metric, term.weight), start, options);
-    }
+  return with_term(u, custom, custom_weight, [&](auto term) {
+    return Ascent<decltype(term)>(proba, std::move(term), options).run(start);
+  });
+}
+
+double prediction_utility(const Probabilities& proba, const Utility& u, const MetricCallback& custom,
+                          double custom_weight, const std::vector<int32_t>& chosen,
+                          const BcaOptions& options) {
+  return with_term(u, custom, custom_weight, [&](auto term) {
+    return Ascent<decltype(term)>(proba, std::move(term), options).place(chosen);
   });
 }
 

@@ -52,4 +52,9 @@ BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& uti
                                   const MetricCallback& custom, double custom_weight,
                                   const std::vector<int32_t>& start, const BcaOptions& options);
 
+// The utility of a prediction, n x k positions; of options only k counts.
+double prediction_utility(const Probabilities& proba, const Utility& utility, const MetricCallback& custom,
+                          double custom_weight, const std::vector<int32_t>& chosen,
+                          const BcaOptions& options);
+
 }  // namespace xmc

@@ -1,5 +1,6 @@
 // The k largest gains of a short row (a few hundred candidates). Branches on random gains cost more than
-// reading it again, so the maximum is taken k times; only many picks go through a sort.
+// reading them again, so maxima are taken: of blocks of the row once, then k times of the blocks' maxima and
+// of the block that lost its largest. Only many picks go through a sort.
 #pragma once
 
 #include <algorithm>
@@ -40,10 +41,18 @@ inline void pick_largest(double* gains, int64_t m, int64_t k, int32_t* at, doubl
     }
     return;
   }
+  constexpr int64_t kBlocks = 64;
+  const int64_t size = std::max<int64_t>(16, (m + kBlocks - 1) / kBlocks), blocks = (m + size - 1) / size;
+  double maxima[kBlocks];
+  for (int64_t b = 0; b < blocks; ++b) maxima[b] = largest(gains + b * size, std::min(size, m - b * size));
   for (int64_t s = 0; s < k; ++s) {
-    best[s] = largest(gains, m);
-    at[s] = static_cast<int32_t>(std::find(gains, gains + m, best[s]) - gains);
-    gains[at[s]] = kNever;
+    best[s] = largest(maxima, blocks);
+    const int64_t b = std::find(maxima, maxima + blocks, best[s]) - maxima;
+    double *first = gains + b * size, *last = first + std::min(size, m - b * size);
+    double* found = std::find(first, last, best[s]);
+    at[s] = static_cast<int32_t>(found - gains);
+    *found = kNever;
+    maxima[b] = largest(first, last - first);
   }
 }
 

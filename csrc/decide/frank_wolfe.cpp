@@ -11,35 +11,58 @@ namespace xmc {
 namespace {
 
 constexpr int64_t kLabels = 2048;  // labels of one block of the line search
-constexpr int kPoints = 32;        // steps tried at once
+constexpr int kPoints = 16;        // steps tried at once
 
-// Utility at (1 - s) (t0, q0) + s (t1, q1) for each step s.
-std::vector<double> along_line(const Utility& u, const double* t0, const double* q0, const double* t1,
-                               const double* q1, const std::vector<double>& steps, int threads) {
-  const int64_t labels = u.labels(), blocks = chunk_count(labels, kLabels);
+// The way from (t0, q0) to (t1, q1), over the labels that move; `rest` is what the others and all that is
+// linear are worth at the start, `slope` what the linear part gains.
+struct Way {
+  std::vector<double> t, q, dt, dq, p;
+  double rest, slope = 0;
+};
+
+Way way_between(const Utility& u, const double* t0, const double* q0, const double* t1, const double* q1,
+                double now) {
+  Way way;
+  way.rest = now;
+  for (int64_t j = 0; j < u.labels(); ++j) {
+    if (t0[j] == t1[j] && q0[j] == q1[j]) continue;
+    way.t.push_back(t0[j]);
+    way.q.push_back(q0[j]);
+    way.dt.push_back(t1[j] - t0[j]);
+    way.dq.push_back(q1[j] - q0[j]);
+    way.p.push_back(u.p[j]);
+    way.slope += u.a[j] * way.dt.back() + u.b[j] * way.dq.back();
+    for (const MetricTerm& term : u.terms) {
+      way.rest -=
+          term.weight * visit_metric(term, [&](auto m) { return m.value(t0[j], q0[j], u.p[j], u.n); });
+    }
+  }
+  return way;
+}
+
+// Utility after each step along the way.
+std::vector<double> along(const Utility& u, const Way& way, const std::vector<double>& steps, int threads) {
+  const auto labels = static_cast<int64_t>(way.t.size()), blocks = chunk_count(labels, kLabels);
   const size_t points = steps.size();
   std::vector<double> partial(static_cast<size_t>(blocks) * points, 0.0);
   parallel_for(blocks, threads, [&](int64_t block, int) {
     double* sums = partial.data() + static_cast<size_t>(block) * points;
     const int64_t first = block * kLabels, last = std::min(labels, first + kLabels);
-    double start = 0, slope = 0;
-    for (int64_t j = first; j < last; ++j) {
-      start += u.a[j] * t0[j] + u.b[j] * q0[j];
-      slope += u.a[j] * (t1[j] - t0[j]) + u.b[j] * (q1[j] - q0[j]);
-    }
-    for (size_t s = 0; s < points; ++s) sums[s] = start + steps[s] * slope;
     for (const MetricTerm& term : u.terms) {
       visit_metric(term, [&](auto metric) {
-        for (int64_t j = first; j < last; ++j) {
-          const double dt = t1[j] - t0[j], dq = q1[j] - q0[j];
-          for (size_t s = 0; s < points; ++s) {
-            sums[s] += term.weight * metric.value(t0[j] + steps[s] * dt, q0[j] + steps[s] * dq, u.p[j], u.n);
+        for (size_t s = 0; s < points; ++s) {
+          const double step = steps[s];
+          double sum = 0;
+          for (auto j = static_cast<size_t>(first); j < static_cast<size_t>(last); ++j) {
+            sum += metric.value(way.t[j] + step * way.dt[j], way.q[j] + step * way.dq[j], way.p[j], u.n);
           }
+          sums[s] += term.weight * sum;
         }
       });
     }
   });
-  std::vector<double> values(points, u.constant);
+  std::vector<double> values(points);
+  for (size_t s = 0; s < points; ++s) values[s] = way.rest + steps[s] * way.slope;
   for (int64_t block = 0; block < blocks; ++block) {
     for (size_t s = 0; s < points; ++s) values[s] += partial[static_cast<size_t>(block) * points + s];
   }
@@ -54,12 +77,13 @@ struct Step {
 // be concave). Step 0 is where we are.
 Step line_search(const Utility& u, const double* t0, const double* q0, const double* t1, const double* q1,
                  double now, int threads) {
+  const Way way = way_between(u, t0, q0, t1, q1, now);
   Step best{0, now};
   double low = 0, high = 1;
   for (int round = 0; round < 3; ++round) {
     std::vector<double> steps(kPoints);
     for (int s = 0; s < kPoints; ++s) steps[static_cast<size_t>(s)] = low + (high - low) * (s + 1) / kPoints;
-    const std::vector<double> values = along_line(u, t0, q0, t1, q1, steps, threads);
+    const std::vector<double> values = along(u, way, steps, threads);
     for (size_t s = 0; s < steps.size(); ++s) {
       if (values[s] > best.utility) best = {steps[s], values[s]};
     }
@@ -151,6 +175,7 @@ MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const
   out.labels.resize(static_cast<size_t>(proba.rows * k));
   out.gains.resize(out.labels.size());
   if (k == 0) return out;
+  const std::vector<Line> weights = lines(a, b, proba.cols * static_cast<int64_t>(cumulative.size()));
   parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
     std::vector<double> gains, best(static_cast<size_t>(k));
     std::vector<int32_t> at(static_cast<size_t>(k));
@@ -160,9 +185,9 @@ MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const
       const auto rule =
           std::min<int64_t>(std::upper_bound(cumulative.begin(), cumulative.end(), draw) - cumulative.begin(),
                             static_cast<int64_t>(cumulative.size()) - 1);
-      const double *a_rule = a + rule * proba.cols, *b_rule = b + rule * proba.cols;
       gains.resize(static_cast<size_t>(proba.size(i)));
-      weighted_topk_row(proba, i, a_rule, b_rule, k, gains.data(), at.data(), best.data());
+      weighted_topk_row(proba, i, weights.data() + rule * proba.cols, k, gains.data(), at.data(),
+                        best.data());
       for (int64_t s = 0; s < k; ++s) {
         out.labels[static_cast<size_t>(i * k + s)] =
             proba.indices[proba.begin(i) + at[static_cast<size_t>(s)]];

@@ -45,12 +45,13 @@ std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* lab
 }
 
 std::vector<int32_t> relaxed_positions(const Probabilities& proba, const Utility& utility, int64_t k,
-                                       int rounds, int threads) {
+                                       int rounds, int threads, std::vector<int32_t>* topk) {
   constexpr double kSmoothing = 0.1;  // keeps the slopes finite for labels without predictions
   const auto labels = static_cast<size_t>(utility.labels());
   std::vector<double> a(labels, 1.0), b(labels, 0.0), t(labels, 0.0), q(labels, 0.0), t_round(labels),
       q_round(labels);
   RowChoice choice = weighted_topk(proba, a.data(), b.data(), k, threads);
+  if (topk) *topk = choice.at;
   for (int round = 0; round < rounds; ++round) {
     count_choice(proba, proba.data, choice.at, k, t_round.data(), q_round.data());
     for (size_t j = 0; j < labels; ++j) {

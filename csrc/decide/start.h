@@ -17,8 +17,8 @@ std::vector<int32_t> positions_of(const Probabilities& proba, const int32_t* lab
 
 // Near the optimum of the relaxed problem: from the top-k, `rounds` times the best response (weighted top-k)
 // to the utility linearised at the mean counts of all rounds so far, as Frank-Wolfe with steps 1 / (r + 1).
-// The ascent then ends in a better local optimum than from the top-k.
+// The ascent then ends in a better local optimum than from the top-k, which *topk gets.
 std::vector<int32_t> relaxed_positions(const Probabilities& proba, const Utility& utility, int64_t k,
-                                       int rounds, int threads);
+                                       int rounds, int threads, std::vector<int32_t>* topk = nullptr);
 
 }  // namespace xmc

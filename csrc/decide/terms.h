@@ -17,6 +17,7 @@
 
 #include "decide/bca.h"
 #include "decide/utility.h"
+#include "decide/weighted_topk.h"
 
 namespace xmc {
 
@@ -49,12 +50,6 @@ class Counts {
 
   const Utility& u;
   std::vector<double> t, q;
-};
-
-// A gain as a function of eta.
-struct Line {
-  double offset, slope;
-  double operator()(double eta) const { return offset + slope * eta; }
 };
 
 // One metric that is affine in t: gains are lines in eta, kept per label.

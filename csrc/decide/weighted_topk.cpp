@@ -15,11 +15,13 @@ RowChoice weighted_topk(const Probabilities& proba, const double* a, const doubl
   out.at.resize(static_cast<size_t>(proba.rows * k));
   out.gain.resize(out.at.size());
   if (k == 0) return out;
+  const std::vector<Line> weights = lines(a, b, proba.cols);
   parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
     std::vector<double> gains;
     for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
       gains.resize(static_cast<size_t>(proba.size(i)));
-      weighted_topk_row(proba, i, a, b, k, gains.data(), out.at.data() + i * k, out.gain.data() + i * k);
+      weighted_topk_row(proba, i, weights.data(), k, gains.data(), out.at.data() + i * k,
+                        out.gain.data() + i * k);
     }
   });
   return out;

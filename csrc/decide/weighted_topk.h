@@ -10,12 +10,24 @@
 
 namespace xmc {
 
+// A gain as a function of eta; both numbers of a label in one cache line.
+struct Line {
+  double offset, slope;
+  double operator()(double eta) const { return offset + slope * eta; }
+};
+
+inline std::vector<Line> lines(const double* a, const double* b, int64_t labels) {
+  std::vector<Line> out(static_cast<size_t>(labels));
+  for (int64_t j = 0; j < labels; ++j) out[static_cast<size_t>(j)] = {b[j], a[j]};
+  return out;
+}
+
 // One row: fills gains (scratch, as long as the row), positions and best gains (k each).
-inline void weighted_topk_row(const Probabilities& proba, int64_t i, const double* a, const double* b,
-                              int64_t k, double* gains, int32_t* at, double* best) {
+inline void weighted_topk_row(const Probabilities& proba, int64_t i, const Line* line, int64_t k,
+                              double* gains, int32_t* at, double* best) {
   const int32_t* row = proba.indices + proba.begin(i);
   const float* eta = proba.data + proba.begin(i);
-  for (int64_t c = 0; c < proba.size(i); ++c) gains[c] = a[row[c]] * static_cast<double>(eta[c]) + b[row[c]];
+  for (int64_t c = 0; c < proba.size(i); ++c) gains[c] = line[row[c]](static_cast<double>(eta[c]));
   pick_largest(gains, proba.size(i), k, at, best);
 }
 

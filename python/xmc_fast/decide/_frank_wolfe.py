@@ -52,7 +52,8 @@ class FrankWolfe:
         Stop when an iteration gains less than this share of the utility.
     smoothing : float
         Added to the predicted count q of each label: t/q gets a finite slope at 0, and rules that serve
-        labels seen once or twice do better on new instances.
+        labels seen once or twice do better on new instances. If not 0, the positives p of a label count as
+        p / (1 − exp(−p)), their number where there is any (Poisson): t/p stays finite as p goes to 0.
     shrinkage : float
         True labels of a label with m positives count as (m y + s η) / (m + s), s this number of positives:
         rare labels lean on the probabilities. 0: trust the labels alone.
@@ -103,6 +104,8 @@ class FrankWolfe:
         csr = probabilities(proba, k, threads)
         labels = csr.shape[1]
         truth, positives = shrunk_truth(csr, Y, self.shrinkage, threads)
+        if self.smoothing > 0:
+            positives = np.divide(positives, -np.expm1(-positives), where=positives > 0, out=positives)
         self.a_: Floats
         self.b_: Floats
         self.weights_: Floats
