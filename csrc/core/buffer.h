@@ -7,22 +7,15 @@
 #include <new>
 #include <utility>
 
-#if defined(__linux__)
-#include <sys/mman.h>
+#if defined(_WIN32)
+#include <malloc.h>
 #endif
 
 namespace xmc {
 
 // Asks for huge pages for memory that somebody else allocated and nobody has touched yet: a large new array
 // then costs one page fault per 2 MiB instead of per 4 KiB.
-inline void advise_huge([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t page = uintptr_t{2} << 20;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
+void advise_huge(void* data, int64_t bytes);  // core/numa.cpp, with the other calls to the system
 
 template <class T>
 class Buffer {
@@ -39,9 +32,7 @@ class Buffer {
     data_ = static_cast<T*>(std::aligned_alloc(align, padded));
 #endif
     if (!data_) throw std::bad_alloc();
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (align == kHuge) madvise(data_, padded, MADV_HUGEPAGE);
-#endif
+    if (align == kHuge) advise_huge(data_, static_cast<int64_t>(padded));
     std::memset(static_cast<void*>(data_), 0, padded);
   }
   Buffer(Buffer&& other) noexcept { swap(other); }

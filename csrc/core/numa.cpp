@@ -5,9 +5,14 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <thread>
+
+#include "core/buffer.h"
+#include "core/parallel.h"
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -165,6 +170,24 @@ std::vector<int> page_nodes([[maybe_unused]] MemoryRange range, [[maybe_unused]]
   for (int& node : nodes) node = std::max(node, -1);  // error codes of single pages
 #endif
   return nodes;
+}
+
+void advise_huge([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = uintptr_t{2} << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+int available_cpus() {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace xmc

@@ -10,10 +10,6 @@
 #include <thread>
 #include <vector>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 namespace xmc {
 namespace {
 
@@ -92,15 +88,6 @@ void set_interrupt_hook(void (*hook)()) {
 
 void check_interrupt() {
   if (auto* hook = interrupt_hook.load()) hook();
-}
-
-int available_cpus() {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 int default_threads() {

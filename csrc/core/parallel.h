@@ -29,7 +29,7 @@ void check_interrupt();
 
 // Threads a call uses when n_jobs is not given: OMP_NUM_THREADS if set, else the CPUs this process may run
 // on; threadpoolctl changes it through set_default_threads.
-int available_cpus();
+int available_cpus();  // core/numa.cpp
 int default_threads();
 void set_default_threads(int threads);
 

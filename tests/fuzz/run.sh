@@ -17,7 +17,7 @@ fi
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
   $compiler -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
-    "$target" "$root"/csrc/data/*.cpp "$root/csrc/core/parallel.cpp" -o "$out/$name"
+    "$target" "$root"/csrc/data/*.cpp "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in
     clang*) (cd "$out" && "./$name" -max_total_time="$seconds" -seed="$seed" -print_funcs=0 -verbosity=0 -print_final_stats=1 2>&1 \
