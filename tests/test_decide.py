@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -521,3 +522,24 @@ def test_errors_of_own_metrics_reach_the_caller():
 
     with pytest.raises(KeyError, match="mine"):
         decide.bca(np.eye(3), broken, 1)
+
+
+def test_tradeoff_example(data_dir, tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    folder = data_dir("bibtex")
+    script = Path(__file__).parents[1] / "bench" / "examples" / "tradeoff.py"
+    command = [sys.executable, str(script), "--data", "bibtex", "--k", "3", "--write", str(tmp_path)]
+    environment = {**os.environ, "XMC_CACHE": str(tmp_path / "cache"), "XMC_DATA": str(folder.parent)}
+    out = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert out.returncode == 0, out.stderr
+    assert (tmp_path / "img" / "tradeoff.png").stat().st_size > 1000
+    assert (tmp_path / "experiments" / "tradeoff.md").read_text(encoding="utf-8") in out.stdout
+    rows = {
+        line.split("|")[1].strip(): [float(v) for v in line.split("|")[2:4]]
+        for line in out.stdout.splitlines()
+        if line.startswith("| mixture")
+    }
+    macro, top = rows["mixture, λ = 0"], rows["mixture, λ = 1"]
+    assert macro[0] < top[0]
+    assert macro[1] > top[1]
