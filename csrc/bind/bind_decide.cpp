@@ -101,21 +101,23 @@ void bind_decide(py::module_& m) {
       py::arg("labels"));
   m.def(
       "decide_truth",
-      [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<int64_t>& y_indptr,
-         const Array<int32_t>& y_indices, int64_t labels, int threads) {
+      [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
+         const Array<int64_t>& y_indptr, const Array<int32_t>& y_indices, const Array<float>& trust,
+         int threads) {
+        const Probabilities proba = csr_view(trust.size(), indptr, indices, data);
         const Array<float> none;
-        const Probabilities proba = csr_view(labels, indptr, indices, none);
-        const CsrView<int32_t, float> truth = csr_view(labels, y_indptr, y_indices, none);
+        const CsrView<int32_t, float> truth = csr_view(trust.size(), y_indptr, y_indices, none);
         need_size("Y's rows", truth.rows, proba.rows);
-        std::vector<float> aligned;
+        std::vector<float> blended;
         {
           const py::gil_scoped_release release;
-          aligned = aligned_truth(proba, truth, threads);
+          blended = blended_truth(proba, truth, trust.data(), threads);
         }
-        return to_numpy(std::move(aligned));
+        return to_numpy(std::move(blended));
       },
-      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("y_indptr").noconvert(),
-      py::arg("y_indices").noconvert(), py::arg("labels"), py::arg("threads"));
+      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
+      py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("trust").noconvert(),
+      py::arg("threads"));
   m.def(
       "decide_utility",
       [](const Terms& terms, const Array<double>& label_weights, const Array<double>& positives, int64_t n,

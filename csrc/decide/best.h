@@ -41,6 +41,11 @@ inline void pick_largest(double* gains, int64_t m, int64_t k, int32_t* at, doubl
     }
     return;
   }
+  if (k == 1) {
+    best[0] = largest(gains, m);
+    at[0] = static_cast<int32_t>(std::find(gains, gains + m, best[0]) - gains);
+    return;
+  }
   constexpr int64_t kBlocks = 64;
   const int64_t size = std::max<int64_t>(16, (m + kBlocks - 1) / kBlocks), blocks = (m + size - 1) / size;
   double maxima[kBlocks];

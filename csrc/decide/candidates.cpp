@@ -100,17 +100,22 @@ std::vector<double> column_sums(const Probabilities& proba) {
   return sums;
 }
 
-std::vector<float> aligned_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
-                                 int threads) {
-  std::vector<float> aligned(static_cast<size_t>(proba.nnz()), 0.f);
+std::vector<float> blended_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
+                                 const float* trust, int threads) {
+  std::vector<float> out(static_cast<size_t>(proba.nnz()));
   for_rows(proba.rows, threads, [&](int64_t i) {
-    int64_t y = truth.begin(i);
     for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
-      while (y < truth.end(i) && truth.indices[y] < proba.indices[e]) ++y;
-      if (y < truth.end(i) && truth.indices[y] == proba.indices[e]) aligned[static_cast<size_t>(e)] = 1.f;
+      out[static_cast<size_t>(e)] = (1.f - trust[proba.indices[e]]) * proba.data[e];
+    }
+    const int32_t *row = proba.indices + proba.begin(i), *end = proba.indices + proba.end(i);
+    for (int64_t y = truth.begin(i); y < truth.end(i); ++y) {
+      const int32_t label = truth.indices[y];
+      row = std::lower_bound(row, end, label);
+      if (row == end) break;
+      if (*row == label) out[static_cast<size_t>(row - proba.indices)] += trust[label];
     }
   });
-  return aligned;
+  return out;
 }
 
 }  // namespace xmc

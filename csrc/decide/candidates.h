@@ -31,8 +31,9 @@ Candidates make_candidates(const Probabilities& proba, int64_t k, int threads);
 // Sum of eta per label.
 std::vector<double> column_sums(const Probabilities& proba);
 
-// 1 where the label of an entry of `proba` is also in the same row of `truth` (rows sorted), else 0.
-std::vector<float> aligned_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
-                                 int threads);
+// At each entry of `proba`: trust_j y + (1 - trust_j) eta, y = 1 where its label j is also in the same row of
+// `truth` (rows sorted), else 0.
+std::vector<float> blended_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
+                                 const float* trust, int threads);
 
 }  // namespace xmc

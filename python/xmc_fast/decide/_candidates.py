@@ -90,10 +90,9 @@ def shrunk_truth(proba: Csr, Y: Any, shrinkage: float, threads: int) -> tuple[An
     n, labels = proba.shape
     y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
     counts = np.bincount(y.indices, minlength=labels).astype(np.float64)
-    hits = _core.decide_truth(proba.indptr, proba.indices, y.indptr, y.indices, labels, threads)
     trust = counts / (counts + shrinkage) if shrinkage > 0 else np.ones(labels)
-    per_entry = trust.astype(np.float32)[proba.indices]
-    return per_entry * hits + (1 - per_entry) * proba.data, trust * counts + (1 - trust) * expected
+    truth = _core.decide_truth(*proba[:3], y.indptr, y.indices, trust.astype(np.float32), threads)
+    return truth, trust * counts + (1 - trust) * expected
 
 
 def choices(
