@@ -170,7 +170,7 @@ template <class Rows>
 int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
-  const vf zero = splat(0.f), one = splat(1.f);
+  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
   Sixteen total = zero16();
   for (int64_t q = 0; q < count;) {
     const int64_t i = order[q];
@@ -193,7 +193,7 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
       on &= gt(G, zero) | gt(zero, G);
       const vf P = select(on, G, zero);
       total.v[k] = fma(P, P, total.v[k]);
-      const vf moved = max(a - P / (norm2 + h), zero);
+      const vf moved = max(a - P / ((norm2 + h) * damping), zero);
       const vf d = moved - a;
       store(alpha + k * kWidth, moved);
       step.v[k] = select(pos, d, zero - d);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -24,28 +25,30 @@ constexpr int64_t kLeaf = 8;   // labels of a leaf of the ordering tree
 constexpr int64_t kTreeFeatures = 64;
 constexpr int kTreeIterations = 8;
 
-// Labels of similar size beside each other, the largest first; among those, neighbours in the label tree.
+// Neighbours in the label tree beside each other: they need the same rows. Dense problems: labels of similar
+// size, the largest first.
 std::vector<int32_t> order_labels(const LinearProblem& problem, LabelBatch batch) {
   const int64_t count = batch.last - batch.first;
   std::vector<int32_t> labels(static_cast<size_t>(count));
   std::iota(labels.begin(), labels.end(), static_cast<int32_t>(batch.first));
-  if (!problem.dense()) {
-    const CsrView<> mine{count, problem.rows(), problem.positives.indptr + batch.first,
-                         problem.positives.indices, nullptr};
-    LabelTreeOptions tree_options{};
-    tree_options.max_leaf = kLeaf;
-    tree_options.max_features = kTreeFeatures;
-    tree_options.max_iterations = kTreeIterations;
-    tree_options.tolerance = 1e-4;
-    tree_options.seed = problem.seed;
-    const LabelTree tree = label_tree(problem.X, mine, tree_options, 1);
-    for (int64_t k = 0; k < count; ++k) labels[k] = static_cast<int32_t>(batch.first) + tree.order[k];
+  if (problem.dense()) {
+    const auto bucket = [&](int32_t label) {
+      return std::bit_width(static_cast<uint64_t>(problem.positives.size(label)));
+    };
+    std::stable_sort(labels.begin(), labels.end(),
+                     [&](int32_t a, int32_t b) { return bucket(a) > bucket(b); });
+    return labels;
   }
-  const auto bucket = [&](int32_t label) {
-    const auto size = static_cast<uint64_t>(problem.positives.size(label));
-    return size < 4 ? 0 : size < 16 ? 2 : std::bit_width(size);
-  };
-  std::stable_sort(labels.begin(), labels.end(), [&](int32_t a, int32_t b) { return bucket(a) > bucket(b); });
+  const CsrView<> mine{count, problem.rows(), problem.positives.indptr + batch.first,
+                       problem.positives.indices, nullptr};
+  LabelTreeOptions tree_options{};
+  tree_options.max_leaf = kLeaf;
+  tree_options.max_features = kTreeFeatures;
+  tree_options.max_iterations = kTreeIterations;
+  tree_options.tolerance = 1e-4;
+  tree_options.seed = problem.seed;
+  const LabelTree tree = label_tree(problem.X, mine, tree_options, 1);
+  for (int64_t k = 0; k < count; ++k) labels[k] = static_cast<int32_t>(batch.first) + tree.order[k];
   return labels;
 }
 
@@ -197,6 +200,8 @@ std::vector<NodePlacement> train_dual(const Job& job) {
     if (size == X.n && costs_one(problem.cost_positive, label)) return &positive;
     return nullptr;
   };
+  using Clock = std::chrono::steady_clock;
+  auto polled = Clock::now();  // thread 0's: a unit can take minutes
   std::vector<std::unique_ptr<DualSolver>> solvers(static_cast<size_t>(job.threads));
   const auto solve = [&](int thread, const std::vector<int32_t>& labels, uint64_t seed,
                          const LabelSink& sink) {
@@ -212,7 +217,14 @@ std::vector<NodePlacement> train_dual(const Job& job) {
     if (!solvers[thread]) {
       solvers[thread] = std::make_unique<DualSolver>(problem, replicas.local(thread).X, start);
     }
-    solvers[thread]->solve(rest.data(), static_cast<int64_t>(rest.size()), job.prune, seed, sink);
+    const LabelSink polling = [&](int64_t label, SolvedLabel&& solved) {
+      sink(label, std::move(solved));
+      if (thread == 0 && Clock::now() - polled > std::chrono::milliseconds(50)) {
+        polled = Clock::now();
+        check_interrupt();
+      }
+    };
+    solvers[thread]->solve(rest.data(), static_cast<int64_t>(rest.size()), job.prune, seed, polling);
   };
   run_units(problem, job.batches, replicas.nodes(), job.threads, solve, job.sink);
   return replicas.placement();
