@@ -33,6 +33,16 @@ XMC_INLINE void prefetch(const void* p) {
   static_cast<void>(p);
 #endif
 }
+// The same, into L2 only: for lines that are needed later than the next few hundred cycles.
+XMC_INLINE void prefetch_far(const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#elif defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+#else
+  static_cast<void>(p);
+#endif
+}
 
 #if defined(XMC_SIMD_IS_avx512)
 

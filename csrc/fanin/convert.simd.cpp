@@ -121,14 +121,19 @@ bool to_offsets(const Index* indices, int64_t n, int64_t features, uint32_t* off
   return n == 0 || largest < features;
 }
 
-// kWidth x kWidth blocks; what does not fill a block goes one by one.
+// kWidth x kWidth blocks; what does not fill a block goes one by one. The caller comes back for the next
+// `cols` columns: the lines of a row are too few for the hardware to see a stream.
 void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
   int64_t r = 0;
   for (; r + kWidth <= rows; r += kWidth) {
     int64_t c = 0;
     for (; c + kWidth <= cols; c += kWidth) {
       vf block[kWidth];
-      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (r + k) * stride + c);
+      for (int k = 0; k < kWidth; ++k) {
+        const float* row = from + (r + k) * stride + c;
+        block[k] = load(row);
+        prefetch_far(row + cols);
+      }
       transpose(block);
       for (int k = 0; k < kWidth; ++k) store(to + (c + k) * kTile + r, block[k]);
     }

@@ -177,6 +177,7 @@ XMC_INLINE void grad_weights_block(const float* x, int64_t x_stride, const uint3
       }
     }
   }
+  if (kN == 1 && n_inputs >= kI) return store(gw, load(gw) + sums(a));
   float total[kWidth];
   store(total, sums(a));
   for (int n = 0; n < kN && n < n_labels; ++n) {
@@ -194,10 +195,57 @@ void grad_weights_list(const float* x, int64_t x_stride, const uint32_t* offsets
   }
 }
 
+// kWidth labels that share an index list: the labels are the lanes, so that no sum runs across a register.
+// gt is [tile][row][label], kWidth labels.
+void grad_weights_lanes(const float* x, int64_t x_stride, const uint32_t* offsets, const float* gt,
+                        int64_t tiles, int64_t fan_in, float* gw) {
+  constexpr int kI = kWidth;
+  for (int64_t first = 0; first < fan_in; first += kI) {
+    const int64_t n = fan_in - first < kI ? fan_in - first : kI;
+    const float* line[kI];
+    for (int i = 0; i < kI; ++i) {
+      line[i] = x + offsets[first + (i < n ? i : n - 1)];
+      if (first + kI + i < fan_in) {
+        for (int k = 0; k < kTile; k += 16) prefetch(x + offsets[first + kI + i] + k);
+      }
+    }
+    vf a[kI];
+    for (int i = 0; i < kI; ++i) a[i] = splat(0.f);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const float* rows = gt + t * kTile * kWidth;
+      for (int64_t r = 0; r < kTile; ++r) {
+        const vf gr = load(rows + r * kWidth);
+        for (int i = 0; i < kI; ++i) a[i] = fma(splat(line[i][t * x_stride + r]), gr, a[i]);
+      }
+    }
+    transpose(a);
+    for (int l = 0; l < kWidth; ++l) {
+      float* to = gw + l * fan_in + first;
+      if (n == kI) {
+        store(to, load(to) + a[l]);
+        continue;
+      }
+      float total[kWidth];
+      store(total, a[l]);
+      for (int64_t i = 0; i < n; ++i) to[i] += total[i];
+    }
+  }
+}
+
+// to[r][n] = g[n][r] for kWidth labels of a tile.
+void labels_to_lanes(const float* g, float* to) {
+  for (int r = 0; r < kTile; r += kWidth) {
+    vf block[kWidth];
+    for (int n = 0; n < kWidth; ++n) block[n] = load(g + n * kTile + r);
+    transpose(block);
+    for (int k = 0; k < kWidth; ++k) store(to + (r + k) * kWidth, block[k]);
+  }
+}
+
 void grad_weights(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g, int64_t g_stride,
                   const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
                   float* gw, float* gbias) {
-  constexpr int kN = kWidth >= 8 ? 4 : 2;
+  constexpr int kN = kWidth >= 8 ? 4 : 2, kLaneTiles = 4;
   const auto any_active = [&](int64_t l, int64_t n) {
     bool any = !active;
     for (int64_t t = 0; active && t < tiles; ++t) {
@@ -208,9 +256,19 @@ void grad_weights(const float* x, int64_t x_stride, const uint32_t* offsets, con
   for (int64_t first = 0; first < labels; first += group, offsets += fan_in) {
     const int64_t end = first + group < labels ? first + group : labels;
     for (int64_t l = first; l < end;) {
-      const int64_t left = end - l, n = left < kN ? left : kN;
+      const int64_t left = end - l, n = left >= kWidth ? kWidth : left < kN ? left : kN;
       if (any_active(l, n)) {
-        if (n == 1) {
+        if (n == kWidth) {
+          // As many tiles as fit here at a time; their number depends on the shapes only.
+          float gt[kLaneTiles * kTile * kWidth];
+          for (int64_t t = 0; t < tiles; t += kLaneTiles) {
+            const int64_t some = tiles - t < kLaneTiles ? tiles - t : kLaneTiles;
+            for (int64_t k = 0; k < some; ++k) {
+              labels_to_lanes(g + (t + k) * g_stride + l * kTile, gt + k * kTile * kWidth);
+            }
+            grad_weights_lanes(x + t * x_stride, x_stride, offsets, gt, some, fan_in, gw + l * fan_in);
+          }
+        } else if (n == 1) {
           grad_weights_list<1>(x, x_stride, offsets, g + l * kTile, g_stride, tiles, n, fan_in,
                                gw + l * fan_in);
         } else {
