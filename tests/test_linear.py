@@ -292,7 +292,7 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path):
     run.wait()
     done = {p.name: p.stat().st_mtime_ns for p in killed.glob("block-*")}
     assert 3 <= len(done) < 20
-    assert not (killed / "model.json").exists()
+    assert not (killed / "manifest.json").exists()
     assert start(killed).wait() == 0
     assert start(whole).wait() == 0
     assert {name: (killed / name).stat().st_mtime_ns for name in done} == done, "finished blocks are kept"
