@@ -20,8 +20,11 @@ for target in "$root"/tests/fuzz/fuzz_*.cpp; do
     "$target" "$root"/csrc/data/*.cpp "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in
-    clang*) (cd "$out" && "./$name" -max_total_time="$seconds" -seed="$seed" -print_funcs=0 -verbosity=0 -print_final_stats=1 2>&1 \
-      | grep -v '^"\|dictionary\|NEW_FUNC') ;;
+    clang*)
+      (cd "$out" && "./$name" -max_total_time="$seconds" -seed="$seed" -verbosity=0 -print_funcs=0 -print_final_stats=1) \
+        2>"$out/log" || { cat "$out/log"; exit 1; }
+      grep -a '^stat::' "$out/log"
+      ;;
     *) "$out/$name" "$seconds" "$seed" ;;
   esac
 done
