@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,19 @@ import pytest
 from xmc_fast import _core
 
 DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+# In the background of a script Ctrl-C is ignored, and children would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    """Pictures that a test leaves open would make matplotlib warn in a later one."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 @pytest.fixture

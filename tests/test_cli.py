@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from xmc_fast import data
+from xmc_fast.__main__ import main as entry
 from xmc_fast.cli import COMMANDS, main
 
 
@@ -103,6 +104,26 @@ def test_predict_optimized_raises_macro_f1(files, model, tmp_path, capsys):
     assert values[1] > values[0]
 
 
+def test_predict_optimizes_every_metric_by_its_name(files, model, tmp_path, capsys):
+    from xmc_fast import decide
+
+    out = tmp_path / "out.txt"
+    for name in decide.METRICS:
+        if name == "weighted-precision":  # its weights are the caller's own
+            continue
+        more = ("--train", files / "train.txt") if name == "psp" else ()
+        run_json(capsys, "predict", model, files / "test.txt", out, "-k", 2, "--optimize", name, *more)
+        assert all(len(line.split()) == 2 for line in out.read_text().splitlines())
+    for options, message in (
+        (("--optimize", "psp"), "--optimize psp needs --train"),
+        (("--optimize", "macro-g"), "unknown metric 'macro-g', known: precision, psp"),
+        (("--mix", "0.5"), "--mix needs --optimize"),
+    ):
+        code, _, err = run(capsys, "predict", model, files / "test.txt", out, *options)
+        assert code == 1
+        assert message in err
+
+
 def test_text_model(files, tmp_path, capsys):
     folder = tmp_path / "text-model"
     facts = run_json(capsys, "train", files / "train_texts.txt", files / "train_labels.txt", folder)
@@ -187,24 +208,36 @@ def test_unwritable_output_leaves_nothing(files, model, tmp_path, capsys):
 def test_ctrl_c_is_quiet(tmp_path):
     X, Y = data.make_synthetic(4000, 3000, 6000, seed=0)
     data.write_xmc(tmp_path / "big.txt", X, Y)
-    command = [
-        sys.executable,
-        "-m",
-        "xmc_fast",
-        "train",
-        "--eps",
-        "1e-3",
-        str(tmp_path / "big.txt"),
-        str(tmp_path / "m"),
-    ]
+    run = tmp_path / "run"
+    options = ["--eps", "1e-3", "--block-labels", "50", "--checkpoint", str(run)]
+    command = [sys.executable, "-m", "xmc_fast", "train", *options, tmp_path / "big.txt", tmp_path / "m"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode in (0, 130)
-    if process.returncode == 130:
-        assert err.strip() == "xmc-fast: interrupted"
-        assert not (tmp_path / "m").exists()
+    try:
+        wait_for(lambda: any(run.glob("*.safetensors")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err.strip() == "xmc-fast: interrupted"
+    assert not (tmp_path / "m").exists()
+    assert len(list(run.glob("*.safetensors"))) < 6000 / 50
+
+
+def wait_for(done, seconds=120):
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_while_importing(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("xmc_fast.cli.main", interrupted)
+    assert entry() == 130
+    assert capsys.readouterr().err == "xmc-fast: interrupted\n"
 
 
 def test_predictions_do_not_depend_on_threads(files, model, tmp_path, capsys):

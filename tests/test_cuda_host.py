@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOST = Path(__file__).parent / "cuda_host"
 KERNELS = [
-    ROOT / "csrc" / kernel for kernel in ("fanin/forward.cu", "fanin/backward.cu", "decide/weighted_topk.cu")
+    ROOT / "csrc" / kernel
+    for kernel in (
+        "fanin/forward.cu",
+        "fanin/backward.cu",
+        "decide/weighted_topk.cu",
+        "gather/gather_dot.cu",
+        "mach/mach.cu",
+    )
 ]
 
 
@@ -176,6 +183,57 @@ def test_weighted_topk_matches_cpu_operator(library):
         run(eta, None, None, 41)
 
 
+@pytest.mark.parametrize(
+    "size", [(0, 3, 5, 4), (2, 0, 5, 4), (1, 1, 1, 1), (3, 9, 33, 20), (2, 17, 130, 40)], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_gather_dot_matches_cpu_operator(library, size, dtype):
+    torch = pytest.importorskip("torch")
+    from xmc_fast.nn import gather_dot as module
+
+    batch, width, dims, labels = size
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(batch, dims, generator=generator).to(getattr(torch, dtype))
+    table = torch.randn(labels, dims, generator=generator)
+    candidates = torch.randint(-1, labels, (batch, width), generator=generator)
+    g = torch.randn(batch, width, generator=generator)
+    run, ops = module.CudaGatherDot(library), torch.ops.xmc_fast
+    pairs = [
+        (run.forward(h, table, candidates, True), ops.gather_dot(h, table, candidates, True)),
+        (run.grad_h(g, table, candidates), ops.gather_dot_grad_h(g, table, candidates)),
+        *zip(
+            run.grad_rows(g, h, candidates, labels),
+            ops.gather_dot_grad_rows(g, h, candidates, labels),
+            strict=True,
+        ),
+    ]
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_mach_matches_cpu(library):
+    """The table and the top-k over several slices: the CPU's bits."""
+    torch = pytest.importorskip("torch")
+    import numpy as np
+
+    from xmc_fast import mach
+    from xmc_fast.nn.mach import CudaMach
+
+    run = CudaMach(library, slice_labels=300)
+    for repeats, rows, buckets, labels in [(1, 1, 1, 1), (4, 2, 7, 600), (5, 3, 65536, 301), (2, 0, 3, 9)]:
+        table = run.table(labels, buckets, repeats, random_state=-3, device="cpu")
+        assert (table.numpy() == mach.bucket_table(labels, buckets, repeats, random_state=-3)).all()
+        p = np.random.default_rng(0).normal(size=(repeats, rows, buckets)).round(1).astype(np.float32)
+        for aggregate in ("mean", "min", "median"):
+            for k in {1, min(4, labels)}:
+                ids, scores = run.topk(torch.from_numpy(p), table, k, aggregate=aggregate)
+                want_ids, want = mach.aggregate_topk(p, table.numpy(), k, aggregate=aggregate)
+                assert (scores.numpy() == want).all()  # -0 equals 0
+                assert (ids.numpy() == want_ids).all()
+    with pytest.raises(ValueError, match="aggregate must be one of"):
+        run.topk(torch.from_numpy(p), table, 1, aggregate="mode")
+
+
 # file, what the source says, what a mistake would say, sanitizer, what is then seen
 MISTAKES = {
     "missing barrier": ("forward.cu", "__syncthreads();  // staged", "", "thread", "data race"),
@@ -195,7 +253,21 @@ MISTAKES = {
         "thread",
         "data race",
     ),
+    "missing barrier of the dot": (
+        "gather_dot.cu",
+        "__syncthreads();  // all lanes done",
+        "",
+        "thread",
+        "data race",
+    ),
     "lost ceiling": ("weighted_topk.cu", "|| mine[j] >= ceiling", "", "", "top-k differs"),
+    "label outside the slice": (
+        "mach.cu",
+        "if (l >= job.count)",
+        "if (l > job.count)",
+        "address",
+        "overflow",
+    ),
     "divergent barrier": (
         "forward.cu",
         "__syncthreads();  // tile complete",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ import scipy.sparse as sp
 torch = pytest.importorskip("torch")
 
 from reference import fanin as reference  # noqa: E402
+from xmc_fast import _core  # noqa: E402
 from xmc_fast.nn import fanin, ops  # noqa: E402
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -31,6 +34,8 @@ SIZES = [
     (5, 40, 37, 7, 16),
     (65, 100, 519, 12, 64),
     (40, 30, 50, 5, 3),
+    (100, 60, 1100, 9, 1),
+    (131, 40, 100, 17, 16),
 ]
 
 
@@ -175,9 +180,9 @@ def test_sparse_gradient_matches_dense(size, dtype):
 
 
 def test_bit_equal_over_threads():
-    layer, x = make(70, 60, 3000, 16, 1)
-    shared, _ = make(70, 60, 3000, 16, 16)
-    targets = sp.random(70, 3000, 0.01, format="csr", random_state=0) != 0
+    layer, x = make(100, 60, 3000, 16, 1)
+    shared, _ = make(100, 60, 3000, 16, 16)
+    targets = sp.random(100, 3000, 0.01, format="csr", random_state=0) != 0
 
     def everything():
         results = []
@@ -198,10 +203,10 @@ def test_bit_equal_over_threads():
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            ops_limit = ops._core.default_threads()
-            ops._core.set_default_threads(threads)
+            ops_limit = _core.default_threads()
+            _core.set_default_threads(threads)
             got = everything()
-            ops._core.set_default_threads(ops_limit)
+            _core.set_default_threads(ops_limit)
             first = first or got
             for a, b in zip(first, got, strict=True):
                 assert torch.equal(a, b)
@@ -274,16 +279,67 @@ def test_opcheck(dtype):
         torch.library.opcheck(getattr(torch.ops.xmc_fast, name).default, arguments)
 
 
-def test_compile_fullgraph():
+def has_compiler():
+    """And no sanitizer preloaded, which the compiler would inherit."""
+    compilers = (os.environ.get("CXX", "g++"), "g++", "clang++")
+    return any(map(shutil.which, compilers)) and "LD_PRELOAD" not in os.environ
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_fullgraph(backend, tmp_path, monkeypatch):
+    if backend == "inductor" and not has_compiler():
+        pytest.skip("inductor needs a C++ compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), make(1, 12, 40, 4, 1)[0])
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
     x = torch.randn(5, 6, requires_grad=True)
     want = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
     got = torch.autograd.grad(compiled(x).square().sum(), [x, *model.parameters()])
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
-    torch.testing.assert_close(compiled(torch.ones(3, 6)), model(torch.ones(3, 6)))
+    if backend == "aot_eager":  # another batch size, compiled again
+        torch.testing.assert_close(compiled(torch.ones(3, 6)), model(torch.ones(3, 6)))
+
+
+@pytest.mark.parametrize("labels", [65_536, 65_541])
+@pytest.mark.parametrize("group", [1, 3, 16])
+def test_large_outputs(simd, labels, group):
+    """Outputs that are streamed past the caches, with rows that start at a cache line and rows that do not."""
+    layer, x = make(33, 10, labels, 2, group)
+    with torch.no_grad():
+        out = layer(x)
+        assert out.numel() * 4 > 8 << 20
+        assert torch.equal(out, torch.cat([layer(x[i : i + 8]) for i in range(0, 33, 8)]))
+        narrow = layer.bfloat16()(x.bfloat16())
+        few = torch.cat([layer(x[i : i + 8].bfloat16()) for i in range(0, 33, 8)])
+    assert torch.equal(narrow, few)
+
+
+def test_memory_of_large_results_is_reused():
+    layer, x = make(16, 10, 70_000, 2, 1)
+    _core.recycled_bytes(True)
+    with torch.no_grad():
+        first = layer(x)
+        kept = first.clone()
+        second = layer(-x)
+        assert torch.equal(first, kept)  # alive: nobody else writes there
+        assert _core.recycled_bytes(False) == 0
+        place = first.data_ptr()
+        view = first[3:]
+        del first
+        assert _core.recycled_bytes(False) == 0  # the view keeps it
+        del view
+        assert 0 < _core.recycled_bytes(False) < 8 << 20
+        again = layer(x)
+    assert again.data_ptr() == place
+    assert torch.equal(again, kept)
+    del again, second
+    large = _core.new_result(300 << 20)  # more than is ever kept
+    del large
+    assert _core.recycled_bytes(False) <= 256 << 20
+    assert _core.recycled_bytes(True) == 0
 
 
 def test_autocast():
@@ -417,6 +473,7 @@ def test_rewire_threshold_candidates_and_full_lists():
     assert not full.rewire(fraction=1.0).any()
 
 
+@pytest.mark.memory
 def test_memory_of_the_fused_paths():
     """670,091 labels, fan-in 64: layer, gradients and Adam under 1 GB, no batch x labels buffer (343 MB)."""
     pytest.importorskip("resource")

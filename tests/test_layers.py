@@ -15,10 +15,10 @@ SHARED = {"core", "cluster"}  # folders that others may include
 
 # A module may import from its own layer and from lower ones.
 LAYERS = [
-    {"_core", "_threads", "_arrays", "_files", "_progress"},
-    {"data", "metrics", "propensity", "cluster", "decide", "model"},
-    {"linear", "pipeline", "mach", "text", "knn", "declare"},
-    {"distributed"},
+    {"_core", "_threads", "_arrays", "_files", "_progress", "_rows"},
+    {"data", "metrics", "propensity", "cluster", "decide", "model", "engine"},
+    {"linear", "_batches", "pipeline", "mach", "text", "knn", "declare"},
+    {"planner"},
     {"plots", "nn"},
     {"cli", "__init__", "__main__"},
 ]

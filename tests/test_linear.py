@@ -73,6 +73,31 @@ def test_optimum_of_the_reference(simd, dense, bias):
     assert model.report_["status"][:2].tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize(("bias", "C"), [(0.03, 1.0), (30.0, 1.0), (-2.0, 1e-3), (1.0, 10.0)])
+def test_optimum_with_any_bias_and_cost(bias, C, dense):
+    """The bias's weight moves on its own (csrc/linear/bias.h): to the same optimum, in few rounds."""
+    X, Y = problem(n=300, L=24, seed=3)
+    Y = sp.hstack([Y, 1 - Y.toarray()[:, :8]]).tocsr()  # frequent labels too
+    model = OneVsAll(C=C, eps=1e-4, bias=bias, normalize=False, prune=0, n_jobs=1)
+    model.fit(X.toarray() if dense else X, Y)
+    A = rows_as_trained(X, normalize=False, bias=bias)
+    for label, w in enumerate(model.model_.to_csr().toarray().astype(float)):
+        s = signs(Y, label)
+        lowest = reference.objective(reference.solve(A, s, C), A, s, C)
+        assert reference.objective(w, A, s, C) <= lowest * (1 + 1e-5) + 1e-7, label
+    report = model.report_
+    assert report["outer_iterations"][report["status"] == 0].max() <= 25
+
+
+def test_constant_last_feature_is_a_bias():
+    X, Y = problem()
+    ones = sp.hstack([X, np.full((X.shape[0], 1), 0.5, np.float32)]).tocsr()
+    a = OneVsAll(bias=0.5, normalize=False, n_jobs=1).fit(X, Y).model_
+    b = OneVsAll(bias=None, normalize=False, n_jobs=1).fit(ones, Y).model_
+    assert same_model(a, b)
+
+
 def test_stopping_rule_holds_at_the_default_eps(simd):
     X, Y = problem(n=500, D=80, L=50, seed=1)
     model = OneVsAll(prune=0, n_jobs=1).fit(X, Y)

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 
 from reference import mach as reference
 from xmc_fast import Mach, mach
+from xmc_fast.mach import _estimator
 from xmc_fast.model import SparseModel
 
 AGGREGATES = ["mean", "unbiased", "min", "median"]
@@ -86,8 +87,8 @@ def test_hash_quality():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_bucket_matrix(threads):
-    Y = random_labels(40_000, 500, 6)
+def test_bucket_matrix(threads, simd):
+    Y = sp.vstack([random_labels(4_000, 500, per_row) for per_row in range(1, 12)]).tocsr()
     long, empty = sp.csr_matrix(np.r_[np.ones(100), np.zeros(400)]), sp.csr_matrix((1, 500))
     Y = sp.vstack([Y[:5], empty, long, Y[5:]]).tocsr()
     for repeat in (0, 3):
@@ -98,6 +99,17 @@ def test_bucket_matrix(threads):
         assert M.has_canonical_format
         assert (expected != M).nnz == 0
         assert (M.data == 1).all()
+
+
+def test_bucket_matrices():
+    Y = random_labels(300, 70, 9)
+    for B in (1, 3, 65536):
+        for r, M in enumerate(mach.bucket_matrices(Y, B, 3, random_state=5)):
+            alone = mach.bucket_matrix(Y, B, r, random_state=5)
+            assert (alone != M).nnz == 0
+            assert M.nnz == alone.nnz
+            table = reference.bucket_table(70, B, 3, 5)[r]
+            assert all(M[i].indices.tolist() == sorted(set(table[Y[i].indices])) for i in range(0, 300, 7))
 
 
 def test_bucket_matrix_small():
@@ -119,6 +131,31 @@ def test_topk_equals_reference(R, n, B, n_labels, aggregate, simd):
             expected_ids, expected = reference.topk(p, table, k, aggregate)
             np.testing.assert_array_equal(scores, expected)
             np.testing.assert_array_equal(ids, expected_ids)
+
+
+@pytest.mark.parametrize("n", [15, 16, 17, 63, 64, 65, 130])
+def test_topk_tiles(n, simd):
+    """Around the tile widths, for one thread (64 instances side by side) and for many (16)."""
+    rng = np.random.default_rng(n)
+    p = rng.gamma(0.1, size=(6, n, 37)).astype(np.float32)
+    table = mach.bucket_table(3000, 37, 6)
+    expected = reference.topk(p, table, 3, "mean")
+    for jobs in (1, 9):
+        ids, scores = mach.aggregate_topk(p, table, 3, n_jobs=jobs)
+        np.testing.assert_array_equal(ids, expected[0])
+        np.testing.assert_array_equal(scores, expected[1])
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize("shift", [0, 1e3, -1e6])
+def test_topk_far_from_zero(aggregate, shift):
+    """Outputs whose differences are close to the rounding of their sums."""
+    p = (shift + np.random.default_rng(0).random((5, 20, 40))).astype(np.float32)
+    table = mach.bucket_table(2000, 40, 5)
+    ids, scores = mach.aggregate_topk(p, table, 7, aggregate=aggregate)
+    expected_ids, expected = reference.topk(p, table, 7, aggregate)
+    np.testing.assert_array_equal(scores, expected)
+    np.testing.assert_array_equal(ids, expected_ids)
 
 
 def test_topk_ties_extremes_and_threads():
@@ -229,7 +266,7 @@ def test_predict_in_batches(monkeypatch):
     X, y = blobs()
     model = Mach(16, 5, base=Ridge()).fit(X, y)
     whole = model.predict(X)
-    monkeypatch.setattr(mach, "_BATCH_BYTES", 4 * 5 * 16 * 16)
+    monkeypatch.setattr(_estimator, "_BATCH_BYTES", 4 * 5 * 16 * 64)
     parts = model.predict(X)
     assert whole.indices.tobytes() == parts.indices.tobytes()
     np.testing.assert_allclose(whole.data, parts.data, rtol=1e-6)
@@ -260,6 +297,23 @@ def test_save_and_load(tmp_path):
         Mach(16, 3, base=Scores()).fit(X, y).save(tmp_path / "s")
 
 
+def test_compress(tmp_path):
+    X, y = blobs()
+    model = Mach(16, 5, base=Ridge()).fit(X, y)
+    small = model.compress(keep_top=20, dtype="float16")
+    for own, full in zip(small.models_, model.models_, strict=True):
+        assert own.nnz == 16 * 21  # the bias stays
+        assert own.dtype == np.float16
+        assert full.nnz == 16 * 31
+    assert small.nbytes < 0.6 * model.nbytes
+    assert (small.predict(X, k=1).indices == y).mean() > 0.8
+    small.save(tmp_path / "m")
+    assert Mach.load(tmp_path / "m").predict(X).data.tobytes() == small.predict(X).data.tobytes()
+    assert model.compress().predict(X).data.tobytes() == model.predict(X).data.tobytes()
+    with pytest.raises(TypeError, match="compress needs models that are SparseModel, got Scores"):
+        Mach(16, 3, base=Scores()).fit(X, y).compress()
+
+
 def test_checkpoint_in_jobs(tmp_path):
     """Repetitions trained in separate jobs give the model of one fit; those there are not trained again."""
     X, y = blobs()
@@ -278,6 +332,9 @@ def test_checkpoint_in_jobs(tmp_path):
     with pytest.raises(ValueError, match="random_state is 0 there, 1 here"):
         Mach(16, 3, base=Ridge(), random_state=1).fit(X, y, checkpoint=folder)
     assert json.loads((folder / "mach.json").read_text())["n_labels"] == 40
+    X[0, 0] += 1
+    with pytest.raises(ValueError, match="is of another fit: data is"):
+        Mach(16, 3, base=Ridge()).fit(X, y, checkpoint=folder)
 
 
 def test_errors():
@@ -286,7 +343,7 @@ def test_errors():
         ({"n_buckets": 0}, r"n_buckets must be in 1\.\.65536, got 0"),
         ({"n_repeats": 257}, r"n_repeats must be in 1\.\.256, got 257"),
         ({"aggregate": "mode"}, "aggregate must be one of mean, unbiased, min, median, got 'mode'"),
-        ({"outputs": "x"}, "outputs must be 'probability' or 'logit', got 'x'"),
+        ({"outputs": "x"}, "outputs must be one of probability, logit, softmax, got 'x'"),
         ({"aggregate": "unbiased", "outputs": "logit"}, "is for probabilities"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -220,6 +220,8 @@ def test_bins_from_training_labels_and_own_groups():
         ref.macro(sets(Y), ids.tolist(), 5, 40, labels=range(3))["macro_recall"]
     )
     assert metrics.frequency_bins([1, 2, 3, 4], (1, 2, 3)).names == ("<=1", "2-2", "3-3", ">3")
+    one_row = sp.csr_matrix([[1.0, 7.0, 1000.0]]).sum(axis=0)  # a numpy matrix of one row
+    assert metrics.frequency_bins(one_row).group.tolist() == [0, 1, 2]
 
 
 def test_bootstrap_intervals_cover_at_the_nominal_rate():

@@ -245,6 +245,7 @@ def big_model(path, gigabytes):
     xm.write_manifest(path)
 
 
+@pytest.mark.memory
 def test_opens_at_once_and_shares_pages(tmp_path):
     """Two processes that have read the whole mapped model share its pages: neither owns a copy."""
     pytest.importorskip("psutil")

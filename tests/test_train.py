@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from xmc_fast.nn.train import Callback, Trainer, cosine, linear  # noqa: E402
+from xmc_fast.nn.train import Callback, Trainer, clip_gradients, cosine, linear  # noqa: E402
 
 N, D = 37, 6
 
@@ -168,6 +168,21 @@ def test_two_optimizers_and_clipping(problem):
     assert max(norms) <= 0.5 + 1e-5
 
 
+@pytest.mark.parametrize("largest", [0.1, 1e6])
+def test_sparse_gradients_are_clipped_with_the_dense_ones(largest):
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Linear(4, 2)).to(torch.float64)
+        model(torch.tensor([1, 5, 5])).square().sum().backward()
+        clip_gradients(model, largest)
+        found.append([p.grad.to_dense() if p.grad.is_sparse else p.grad for p in model.parameters()])
+    for dense, other in zip(*found, strict=True):
+        torch.testing.assert_close(dense, other)
+    norm = float(nn.utils.get_total_norm(found[1]))
+    assert norm == pytest.approx(largest, rel=1e-4) if largest < 1 else 0.1 < norm < 1e3
+
+
 def test_bf16_autocast_trains(problem):
     _, history = fit(problem, precision="bf16", epochs=20)
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
@@ -199,3 +214,20 @@ def test_errors(problem):
         Trainer(adam, batch_size=0)
     with pytest.raises(RuntimeError, match="the loss became nan at step 0"):
         Trainer(adam).fit(make(), lambda m, r: m[0].weight.sum() * float("nan"), N, torch.from_numpy)
+
+
+def test_rows_of_similar_length_share_a_batch():
+    lengths = np.arange(64) % 32
+    seen = []
+
+    def loss(model, rows):
+        seen.append(lengths[rows.numpy()])
+        return model.weight.sum() * 0
+
+    trainer = Trainer(lambda m: torch.optim.SGD(m.parameters(), 0.1), epochs=2, batch_size=4)
+    trainer.fit(torch.nn.Linear(1, 1), loss, 64, torch.from_numpy, lengths=lengths)
+    assert len(seen) == 32
+    assert max(np.ptp(batch) for batch in seen) <= 1  # about 20 in random order
+    for epoch in (seen[:16], seen[16:]):
+        assert sorted(np.concatenate(epoch)) == sorted(lengths)
+    assert [b.tolist() for b in seen[:16]] != [b.tolist() for b in seen[16:]]

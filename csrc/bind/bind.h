@@ -57,6 +57,8 @@ void bind_data(py::module_& m);
 void bind_text(py::module_& m);
 void bind_decide(py::module_& m);
 void bind_knn(py::module_& m);
+void bind_gather(py::module_& m);
+void bind_spmm(py::module_& m);
 void bind_predict(py::module_& m);
 
 }  // namespace xmc::bind

@@ -1,6 +1,7 @@
 #include "bind/bind.h"
 #include "core/parallel.h"
 #include "core/probe.h"
+#include "core/recycle.h"
 #include "core/simd.h"
 
 // threadpoolctl finds these by name in the loaded library (xmc_fast._threads).
@@ -47,6 +48,19 @@ void bind_core(py::module_& m) {
         return py::make_tuple(r.fma_gflops, r.read_gbs, r.triad_gbs);
       },
       py::arg("threads"), py::arg("seconds"));
+  m.def("measure_random_lines", &measure_random_lines, py::arg("table_lines"), py::arg("seconds"),
+        py::call_guard<py::gil_scoped_release>());
+  // Uninitialised bytes that go back to core/recycle.h when the last view of them is gone.
+  m.def(
+      "new_result",
+      [](int64_t bytes) {
+        auto owner = std::make_unique<Recycled>(bytes);
+        void* data = owner->data();
+        py::capsule give_back(owner.release(), [](void* p) { delete static_cast<Recycled*>(p); });
+        return py::array_t<uint8_t>({bytes}, {1}, static_cast<uint8_t*>(data), give_back);
+      },
+      py::arg("bytes"));
+  m.def("recycled_bytes", &recycled_bytes, py::arg("release"));
   // For the tests of parallel_for: the order-free sum of fn's results, called with the GIL held.
   m.def(
       "parallel_for_test",

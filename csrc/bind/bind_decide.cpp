@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numeric>
 
 #include "bind/bind.h"
 #include "decide/bca.h"
@@ -179,8 +180,7 @@ void bind_decide(py::module_& m) {
           if (start == "relaxed") {
             from = relaxed_positions(proba, u, k, relaxed_rounds, threads, &topk);
           } else {
-            const std::vector<double> ones(u.p.size(), 1.0), zeros(u.p.size(), 0.0);
-            topk = weighted_topk(proba, ones.data(), zeros.data(), k, threads).at;
+            topk = topk_positions(proba, k, threads);
           }
           if (start == "topk") {
             from = topk;
@@ -202,27 +202,58 @@ void bind_decide(py::module_& m) {
       py::arg("custom"), py::arg("custom_weight"), py::arg("k"), py::arg("start"),
       py::arg("start_labels").noconvert(), py::arg("relaxed_rounds"), py::arg("tolerance"),
       py::arg("max_passes"), py::arg("seed"), py::arg("threads"));
+  // The optimum of a linear utility, and the utility of the most probable labels.
+  m.def(
+      "decide_linear",
+      [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
+         const Terms& terms, const Array<double>& label_weights, const Array<double>& positives, int64_t k,
+         int threads) {
+        const Probabilities proba = csr_view(positives.size(), indptr, indices, data);
+        const Utility u = build_utility(terms, label_weights, positives, proba.rows, k);
+        if (!u.terms.empty()) throw std::invalid_argument("the utility is not linear");
+        RowChoice choice;
+        std::vector<int32_t> labels;
+        double utility, topk_utility;
+        {
+          const py::gil_scoped_release release;
+          choice = weighted_topk(proba, u.a.data(), u.b.data(), k, threads);
+          labels = labels_at(proba, choice.at, k);
+          utility = std::accumulate(choice.gain.begin(), choice.gain.end(), u.constant);
+          const std::vector<int32_t> topk = topk_positions(proba, k, threads);
+          topk_utility = u.constant + sum_of_gains(proba, topk, u.a.data(), u.b.data(), k);
+        }
+        return py::make_tuple(to_numpy(std::move(labels)), to_numpy(std::move(choice.gain)), utility,
+                              topk_utility);
+      },
+      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
+      py::arg("terms"), py::arg("label_weights").noconvert(), py::arg("positives").noconvert(), py::arg("k"),
+      py::arg("threads"));
   m.def(
       "decide_frank_wolfe",
       [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const Array<float>& truth, const Terms& terms, const Array<double>& label_weights,
-         const Array<double>& positives, int64_t k, int max_iterations, double tolerance, double smoothing,
-         int threads) {
+         const Array<int64_t>& y_indptr, const Array<int32_t>& y_indices, const Array<float>& trust,
+         const Terms& terms, const Array<double>& label_weights, const Array<double>& positives, int64_t k,
+         int max_iterations, double tolerance, double smoothing, int threads) {
         const Probabilities proba = csr_view(positives.size(), indptr, indices, data);
-        need_size("truth", truth.size(), data.size());
+        const Array<float> none;
+        const Truth truth{csr_view(positives.size(), y_indptr, y_indices, none), trust.data()};
+        if (truth.labels.rows > 0) {
+          need_size("Y's rows", truth.labels.rows, proba.rows);
+          need_size("trust", trust.size(), positives.size());
+        }
         const Utility u = build_utility(terms, label_weights, positives, proba.rows, k);
         FrankWolfeResult r;
         {
           const py::gil_scoped_release release;
-          r = frank_wolfe(proba, truth.data(), u, {k, max_iterations, tolerance, smoothing, threads});
+          r = frank_wolfe(proba, truth, u, {k, max_iterations, tolerance, smoothing, threads});
         }
         return py::make_tuple(to_numpy(std::move(r.a)), to_numpy(std::move(r.b)),
                               to_numpy(std::move(r.weights)), r.utility, r.steps, r.converged);
       },
       py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
-      py::arg("truth").noconvert(), py::arg("terms"), py::arg("label_weights").noconvert(),
-      py::arg("positives").noconvert(), py::arg("k"), py::arg("max_iterations"), py::arg("tolerance"),
-      py::arg("smoothing"), py::arg("threads"));
+      py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("trust").noconvert(),
+      py::arg("terms"), py::arg("label_weights").noconvert(), py::arg("positives").noconvert(), py::arg("k"),
+      py::arg("max_iterations"), py::arg("tolerance"), py::arg("smoothing"), py::arg("threads"));
   m.def(
       "decide_predict_mixture",
       [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,

@@ -24,12 +24,13 @@ void bind_mach(py::module_& m) {
   m.def(
       "mach_table",
       [](uint64_t seed, int64_t repeats, int64_t n_labels, int64_t n_buckets, int threads) {
-        std::vector<uint16_t> table;
+        Array<uint16_t> table({repeats, n_labels});
+        uint16_t* data = table.mutable_data();
         {
           const py::gil_scoped_release release;
-          table = mach_table(seed, repeats, n_labels, n_buckets, threads);
+          mach_table(seed, repeats, n_labels, n_buckets, threads, data);
         }
-        return to_numpy(std::move(table)).reshape({repeats, n_labels});
+        return table;
       },
       py::arg("seed"), py::arg("repeats"), py::arg("n_labels"), py::arg("n_buckets"), py::arg("threads"));
   m.def(
@@ -37,12 +38,15 @@ void bind_mach(py::module_& m) {
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, uint64_t seed,
          int64_t repeat, int64_t n_buckets, int threads) {
         const auto Y = csr_view(cols, indptr, indices, Array<float>(0));
-        BucketMatrix b;
+        Array<int64_t> starts(Y.rows + 1);
+        Array<int32_t> buckets(Y.nnz());
+        int64_t *out_starts = starts.mutable_data(), used;
+        int32_t* out_buckets = buckets.mutable_data();
         {
           const py::gil_scoped_release release;
-          b = bucket_matrix(Y, MachHash(seed, repeat, n_buckets), threads);
+          used = bucket_matrix(Y, MachHash(seed, repeat, n_buckets), threads, out_starts, out_buckets);
         }
-        return py::make_tuple(to_numpy(std::move(b.indptr)), to_numpy(std::move(b.indices)));
+        return py::make_tuple(starts, buckets, used);
       },
       py::arg("cols"), py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("seed"),
       py::arg("repeat"), py::arg("n_buckets"), py::arg("threads"));

@@ -14,4 +14,6 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_text(m);
   xmc::bind::bind_decide(m);
   xmc::bind::bind_knn(m);
+  xmc::bind::bind_gather(m);
+  xmc::bind::bind_spmm(m);
 }

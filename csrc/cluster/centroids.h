@@ -24,7 +24,9 @@ struct Centroids {  // CSR L x D, columns ascending, rows of norm 1 (or empty)
 };
 
 // max_features > 0 keeps only that many of the largest |u_lj| of a label (ties: lower column), the rest
-// counts as 0; 0 keeps all.
-Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int64_t max_features, int threads);
+// counts as 0; 0 keeps all. `original` (D), if given, says what the columns were before they were renumbered:
+// ties are then decided by that, and the columns of a row are not sorted.
+Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int64_t max_features, int threads,
+                          const int32_t* original = nullptr);
 
 }  // namespace xmc

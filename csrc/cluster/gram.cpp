@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cluster/prefetch.h"
 #include "core/rng.h"
 
 namespace xmc {
@@ -33,6 +34,7 @@ void Gram::load(const int32_t* labels, int64_t n) {
   int32_t features = 0;
   size = 0;
   for (int64_t i = 0; i < n; ++i) {
+    if (i + 1 < n) prefetch_row(V_, labels[i + 1]);
     for (int64_t e = V_.begin(labels[i]); e < V_.end(labels[i]); ++e) {
       const int32_t column = V_.indices[e];
       const int32_t known = number_[at(column)];
@@ -48,7 +50,7 @@ void Gram::load(const int32_t* labels, int64_t n) {
   for (int32_t f = 0; f < features; ++f) number_[at(columns_[at(f)])] = -1;
 
   // Frequent features: a dense product. post_begin_ holds -1 - h for the h-th of them.
-  const int64_t frequent = std::max<int64_t>(n / 4, 1);
+  const int64_t frequent = std::max<int64_t>(n / 6, 1);
   int64_t heavy = 0, listed = 0;
   post_begin_.resize(at(features));
   post_size_.assign(at(features), 0);

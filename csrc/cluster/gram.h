@@ -4,7 +4,7 @@
 //   1: v_l . S_1 = p_l,  v_l . S_2 = t_l - p_l,  |S_1|^2 = s.p,  |S_2|^2 = (1 - s).(t - p)
 // so that a round costs n times the labels that changed sides, and the children of a node read the same G.
 //
-// G is built from features by how many of the labels have them: those of more than a quarter as a dense
+// G is built from features by how many of the labels have them: those of more than a sixth as a dense
 // product, the rest by walking the labels that share a feature.
 #pragma once
 

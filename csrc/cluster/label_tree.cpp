@@ -7,6 +7,7 @@
 
 #include "cluster/centroids.h"
 #include "cluster/gram.h"
+#include "cluster/prefetch.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 
@@ -51,10 +52,21 @@ float dot(const int32_t* indices, const float* values, int64_t n, const float* w
   return (a + b) + (c + d);
 }
 
-float norm_of(const std::vector<float>& x) {
+// |x|^2 in double sums of short float ones.
+double norm2(const std::vector<float>& x) {
+  constexpr size_t kLanes = 16, kRun = 64 * kLanes;
   double total = 0;
-  for (const float v : x) total += static_cast<double>(v) * v;
-  return static_cast<float>(std::sqrt(total));
+  for (size_t start = 0; start < x.size(); start += kRun) {
+    const size_t end = std::min(x.size(), start + kRun);
+    float lane[kLanes] = {};
+    size_t j = start;
+    for (; j + kLanes <= end; j += kLanes) {
+      for (size_t k = 0; k < kLanes; ++k) lane[k] += x[j + k] * x[j + k];
+    }
+    for (; j < end; ++j) lane[0] += x[j] * x[j];
+    for (const float part : lane) total += part;
+  }
+  return total;
 }
 
 // Splits nodes; one per thread, for its buffers.
@@ -63,7 +75,8 @@ class Splitter {
   Splitter(const CsrView<>& V, const LabelTreeOptions& options) : V_(V), options_(options), gram_(V) {}
 
   // Reorders labels[0 .. n), n > kGramLabels, so that side 1 comes first, both sides ascending; returns the
-  // size of side 1.
+  // size of side 1. With T = S_1 + S_2, t_l = v_l . T and p_l = v_l . S_1, all that a round needs is S_1:
+  //   v_l . w = (a + b) p_l - b t_l,  a = 1/|S_1|, b = 1/|S_2|,  |S_2|^2 = |T|^2 - 2 S_1 . T + |S_1|^2
   int64_t split_large(int32_t* labels, int64_t n, uint64_t seed, int threads) {
     labels_ = labels;
     threads_ = threads;
@@ -71,35 +84,42 @@ class Splitter {
     for (int64_t l = 0; l < n; ++l) entries_ += V_.size(labels[l]);
     weight_.assign(at(n), 0.f);
     side_.assign(at(n), 0);
+    t_.resize(at(n));
+    ranked_.resize(at(n));
     const int64_t ones = side_one(n, options_.max_leaf);
     start_from_sample(ones, seed);
-    one_.assign(at(V_.cols), 0.f);
-    two_.assign(at(V_.cols), 0.f);
-    double objective = 0;
+    each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
+      ranked_[at(l)] = {dot(indices, values, size, sum_.data()), static_cast<int32_t>(l)};
+    });
+    double objective = 0, total_norm2 = 0;
     for (int iteration = 0;; ++iteration) {
-      score_labels();
       assign_sides(ranked_, ones, side_.data(), changed_);
       if (changed_.empty() || iteration + 1 >= std::min(kLargeRounds, options_.max_iterations)) break;
-      if (iteration == 0) {  // both sums; later only what changed
-        for (int64_t l = 0; l < n; ++l) weight_[at(l)] = side_[at(l)] ? 0.f : 1.f;
-        scatter(two_);
-        for (int64_t l = 0; l < n; ++l) weight_[at(l)] = side_[at(l)] ? 1.f : 0.f;
-        scatter(one_);
-      } else {
-        for (const int32_t l : changed_) weight_[at(l)] = side_[at(l)] ? 1.f : -1.f;
-        w_.assign(at(V_.cols), 0.f);
-        scatter(w_);
-        for (size_t j = 0; j < w_.size(); ++j) {
-          one_[j] += w_[j];
-          two_[j] -= w_[j];
-        }
+      if (iteration == 0) {
+        total_.assign(at(V_.cols), 0.f);
+        sum_.assign(at(V_.cols), 0.f);
+        std::fill(weight_.begin(), weight_.end(), 1.f);
+        scatter(total_);
+        total_norm2 = norm2(total_);
+        each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
+          t_[at(l)] = dot(indices, values, size, total_.data());
+        });
       }
-      const float norm_one = norm_of(one_), norm_two = norm_of(two_);
-      const double now = static_cast<double>(norm_one) + norm_two;
+      for (const int32_t l : changed_) weight_[at(l)] = side_[at(l)] ? 1.f : -1.f;
+      scatter(sum_);
+      double one_total = 0;
+      for (int64_t l = 0; l < n; ++l) one_total += side_[at(l)] ? t_[at(l)] : 0.f;
+      const double one_norm2 = norm2(sum_), two_norm2 = total_norm2 - 2 * one_total + one_norm2;
+      const double norm_one = std::sqrt(one_norm2), norm_two = std::sqrt(std::max(two_norm2, 0.));
+      const double now = norm_one + norm_two;
       if (now - objective <= options_.tolerance * objective) break;
       objective = now;
-      const float a = norm_one > 0 ? 1 / norm_one : 0, b = norm_two > 0 ? 1 / norm_two : 0;
-      for (size_t j = 0; j < w_.size(); ++j) w_[j] = a * one_[j] - b * two_[j];
+      const auto a = static_cast<float>(norm_one > 0 ? 1 / norm_one : 0);
+      const auto b = static_cast<float>(norm_two > 0 ? 1 / norm_two : 0);
+      each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
+        const float p = dot(indices, values, size, sum_.data());
+        ranked_[at(l)] = {(a + b) * p - b * t_[at(l)], static_cast<int32_t>(l)};
+      });
     }
     return partition(labels, n, side_.data());
   }
@@ -135,7 +155,7 @@ class Splitter {
  private:
   int64_t size() const { return static_cast<int64_t>(weight_.size()); }
 
-  // w_ from 2-means on a sample of kSample of the node's labels.
+  // sum_ = w from 2-means on a sample of kSample of the node's labels.
   void start_from_sample(int64_t ones, uint64_t seed) {
     Rng rng(seed);
     sample_.resize(at(size()));
@@ -157,8 +177,8 @@ class Splitter {
     const auto a = static_cast<float>(norms.one > 0 ? 1 / norms.one : 0);
     const auto b = static_cast<float>(norms.two > 0 ? 1 / norms.two : 0);
     for (size_t k = 0; k < ids.size(); ++k) weight_[at(sample_[k])] = side[k] ? a : -b;
-    w_.assign(at(V_.cols), 0.f);
-    scatter(w_);
+    sum_.assign(at(V_.cols), 0.f);
+    scatter(sum_);
   }
 
   // out += sum over labels of weight_ * v; weight_ becomes zero. The partial sums depend on the node alone.
@@ -187,15 +207,15 @@ class Splitter {
     }
   }
 
-  // ranked_[l] = v_l . w_ for the node's labels.
-  void score_labels() {
-    ranked_.resize(at(size()));
+  // What(l, indices, values, size) for the node's labels.
+  template <class What>
+  void each_label(const What& what) {
     parallel_for(chunk_count(size(), kLabels), entries_ > kScatter ? threads_ : 1, [&](int64_t block, int) {
       const int64_t end = std::min(size(), (block + 1) * kLabels);
       for (int64_t l = block * kLabels; l < end; ++l) {
+        if (l + 1 < end) prefetch_row(V_, labels_[l + 1]);
         const int64_t label = labels_[l], e = V_.begin(label);
-        ranked_[at(l)] = {dot(V_.indices + e, V_.data + e, V_.size(label), w_.data()),
-                          static_cast<int32_t>(l)};
+        what(l, V_.indices + e, V_.data + e, V_.size(label));
       }
     });
   }
@@ -224,11 +244,36 @@ class Splitter {
   int threads_ = 1;
   int64_t entries_ = 0;
   std::vector<uint8_t> side_;
-  std::vector<float> one_, two_, w_, partial_;  // D each: S_1, S_2, ...
-  std::vector<float> weight_;                   // per label
+  std::vector<float> sum_, total_, partial_;  // D each: S_1 (first w), T, parts of a sum
+  std::vector<float> weight_, t_;             // per label
   std::vector<Ranked> ranked_;
   std::vector<int32_t> changed_, second_, sample_;
 };
+
+// The columns of X numbered from the most frequent on: what is used most lies side by side in the caches.
+struct Renumbered {
+  std::vector<int32_t> indices;   // of X's entries
+  std::vector<int32_t> original;  // D: new number -> column
+};
+
+Renumbered by_frequency(const CsrView<>& X, int threads) {
+  std::vector<int64_t> count(at(X.cols), 0);
+  for (int64_t e = 0; e < X.nnz(); ++e) ++count[at(X.indices[e])];
+  Renumbered result;
+  result.original.resize(at(X.cols));
+  for (int64_t j = 0; j < X.cols; ++j) result.original[at(j)] = static_cast<int32_t>(j);
+  std::stable_sort(result.original.begin(), result.original.end(),
+                   [&](int32_t a, int32_t b) { return count[at(a)] > count[at(b)]; });
+  std::vector<int32_t> number(at(X.cols));
+  for (int64_t j = 0; j < X.cols; ++j) number[at(result.original[at(j)])] = static_cast<int32_t>(j);
+  result.indices.resize(at(X.nnz()));
+  constexpr int64_t kBlock = 1 << 18;
+  parallel_for(chunk_count(X.nnz(), kBlock), threads, [&](int64_t block, int) {
+    const int64_t end = std::min(X.nnz(), (block + 1) * kBlock);
+    for (int64_t e = block * kBlock; e < end; ++e) result.indices[at(e)] = number[at(X.indices[e])];
+  });
+  return result;
+}
 
 uint64_t seed_of(uint64_t seed, const Node& node) {
   return mix64(seed ^ mix64(static_cast<uint64_t>(node.first) << 8 | node.depth));
@@ -252,7 +297,10 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   if (positives.cols != X.rows) throw std::invalid_argument("positives must have one column per row of X");
   if (!X.data && X.nnz() > 0) throw std::invalid_argument("X must have values");
   threads = std::max(threads, 1);
-  const Centroids centroids = label_centroids(X, positives, options.max_features, threads);
+  const Renumbered features = by_frequency(X, threads);
+  const CsrView<> R{X.rows, X.cols, X.indptr, features.indices.data(), X.data};
+  const Centroids centroids =
+      label_centroids(R, positives, options.max_features, threads, features.original.data());
   const CsrView<> V = centroids.view(X.cols);
   const int64_t n_labels = V.rows;
   LabelTree tree;

@@ -8,6 +8,7 @@
 
 #include "core/buffer.h"
 #include "core/parallel.h"
+#include "core/rng.h"
 
 namespace xmc {
 namespace {
@@ -68,6 +69,19 @@ Roofline measure_roofline(int threads, double seconds) {
                   });
                 });
   return r;
+}
+
+double measure_random_lines(int64_t table_lines, double seconds) {
+  const int64_t n = int64_t{1} << 18;
+  Buffer<float> table(table_lines * 16);
+  Buffer<uint32_t> line(n);
+  Rng rng(1);
+  for (int64_t i = 0; i < n; ++i) line[i] = rng.below(static_cast<uint32_t>(table_lines));
+  volatile float sink = 0;
+  return best_rate(seconds, [&] {
+    sink = probe_kernels().lines(table.data(), line.data(), n);
+    return static_cast<double>(n);
+  });
 }
 
 }  // namespace xmc

@@ -14,6 +14,8 @@ struct ProbeKernels {
   float (*read)(const float* x, int64_t n);
   // a[i] = b[i] + s * c[i]
   void (*triad)(float* a, const float* b, const float* c, float s, int64_t n);
+  // Reads the n lines of 64 bytes at x[16 line[i]], in that order; returns a sum of what they hold.
+  float (*lines)(const float* x, const uint32_t* line, int64_t n);
 };
 XMC_SIMD_TABLE(ProbeKernels, probe_kernels)
 
@@ -24,5 +26,7 @@ struct Roofline {
 };
 // Peak of `threads` threads together; about `seconds` per figure.
 Roofline measure_roofline(int threads, double seconds);
+// Lines of 64 bytes that one thread reads per second in random, independent order from a table of so many.
+double measure_random_lines(int64_t table_lines, double seconds);
 
 }  // namespace xmc

@@ -50,8 +50,21 @@ void probe_triad(float* a, const float* b, const float* c, float s, int64_t n) {
   for (; i < n; ++i) a[i] = b[i] + s * c[i];
 }
 
+float probe_lines(const float* x, const uint32_t* line, int64_t n) {
+  vf a = splat(0.f), b = a;
+  int64_t i = 0;
+  for (; i + 2 <= n; i += 2) {
+    const float *p = x + int64_t{line[i]} * 16, *q = x + int64_t{line[i + 1]} * 16;
+    for (int j = 0; j < 16; j += kWidth) {
+      a = a + load(p + j);
+      b = b + load(q + j);
+    }
+  }
+  return sum(a + b);
+}
+
 }  // namespace
 
-extern const ProbeKernels probe_kernels_table = {&probe_fma, &probe_read, &probe_triad};
+extern const ProbeKernels probe_kernels_table = {&probe_fma, &probe_read, &probe_triad, &probe_lines};
 
 }  // namespace xmc::XMC_SIMD_NS

@@ -98,6 +98,12 @@ XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
 XMC_INLINE float sum(vf a) {
   return _mm512_reduce_add_ps(a.v);
 }
+XMC_INLINE float largest_lane(vf a) {
+  return _mm512_reduce_max_ps(a.v);
+}
+XMC_INLINE float smallest_lane(vf a) {
+  return _mm512_reduce_min_ps(a.v);
+}
 XMC_INLINE vf sqrt(vf a) {
   return {_mm512_sqrt_ps(a.v)};
 }
@@ -213,6 +219,16 @@ XMC_INLINE float sum(vf a) {
   const __m128 q = _mm_add_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+XMC_INLINE float largest_lane(vf a) {
+  const __m128 h = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  const __m128 q = _mm_max_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+XMC_INLINE float smallest_lane(vf a) {
+  const __m128 h = _mm_min_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  const __m128 q = _mm_min_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
 XMC_INLINE vf sqrt(vf a) {
   return {_mm256_sqrt_ps(a.v)};
 }
@@ -312,6 +328,14 @@ XMC_INLINE vf operator/(vf a, vf b) {
 XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
   for (int i = 0; i < 4; ++i) a.v[i] = mask >> i & 1u ? a.v[i] : b.v[i];
   return a;
+}
+XMC_INLINE float largest_lane(vf a) {
+  const float x = a.v[0] > a.v[1] ? a.v[0] : a.v[1], y = a.v[2] > a.v[3] ? a.v[2] : a.v[3];
+  return x > y ? x : y;
+}
+XMC_INLINE float smallest_lane(vf a) {
+  const float x = a.v[0] < a.v[1] ? a.v[0] : a.v[1], y = a.v[2] < a.v[3] ? a.v[2] : a.v[3];
+  return x < y ? x : y;
 }
 XMC_INLINE float sum(vf a) {
   return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);

@@ -15,8 +15,11 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kAhead = 3;    // rows fetched ahead
+constexpr int64_t kAhead = 4;   // rows fetched ahead
+constexpr int64_t kRuns = 256;  // runs of a pass, at least
+constexpr int64_t kLongestRun = 32;
 constexpr int64_t kBlock = 256;  // rows that a thread checks at a time
+constexpr int64_t kFew = 8;      // newcomers that replace the worst one by one
 
 int64_t rows_in_batch(int64_t n) {
   return std::max<int64_t>(2048, (n + 7) / 8);
@@ -27,8 +30,8 @@ class Ascent {
  public:
   Ascent(const Probabilities& proba, Term term, const BcaOptions& options)
       : proba_(proba), term_(std::move(term)), options_(options), k_(options.k) {
-    for (int64_t i = 0; i < proba.rows; ++i) widest_ = std::max(widest_, proba.size(i));
-    scratch_.resize(static_cast<size_t>(widest_ * options.threads));
+    const Scratch one{RowScratch(widest_row(proba)), std::vector<double>(static_cast<size_t>(k_))};
+    scratch_.assign(static_cast<size_t>(options.threads), one);
     picks_.resize(static_cast<size_t>(k_));
     pick_gains_.resize(static_cast<size_t>(k_));
   }
@@ -36,13 +39,15 @@ class Ascent {
   BcaResult run(const std::vector<int32_t>& start) {
     BcaResult result;
     double before = result.start_utility = place(start);
-    std::vector<int32_t> order(static_cast<size_t>(proba_.rows));
+    // Runs of neighbouring rows in random order: memory is read in streams.
+    const int64_t run = std::clamp<int64_t>(proba_.rows / kRuns, 1, kLongestRun);
+    std::vector<int32_t> order(static_cast<size_t>(chunk_count(proba_.rows, run)));
     std::iota(order.begin(), order.end(), 0);
     bool settled = false;
     for (int pass = 0; pass < options_.max_passes && proba_.rows > 0 && k_ > 0; ++pass) {
       Rng rng(mix64(options_.seed) + static_cast<uint64_t>(pass));
-      shuffle(order.data(), proba_.rows, rng);
-      const int64_t changed = settled ? checked_pass() : plain_pass(order.data(), proba_.rows);
+      shuffle(order.data(), static_cast<int64_t>(order.size()), rng);
+      const int64_t changed = settled ? checked_pass() : plain_pass(order, run);
       const double after = term_.utility();
       result.changed.push_back(changed);
       result.utility.push_back(after);
@@ -71,80 +76,175 @@ class Ascent {
   }
 
  private:
+  struct Scratch {
+    RowScratch row;
+    std::vector<double> kept;  // k: what the chosen labels are worth
+  };
+
   int32_t* chosen(int64_t i) { return chosen_.data() + i * k_; }
   const int32_t* labels(int64_t i) const { return proba_.indices + proba_.begin(i); }
   const float* etas(int64_t i) const { return proba_.data + proba_.begin(i); }
   int32_t label(int64_t i, int64_t c) const { return labels(i)[c]; }
   double eta(int64_t i, int64_t c) const { return static_cast<double>(etas(i)[c]); }
 
-  // Rows come in random order: fetch those that are next while this one is worked on.
-  void prefetch_row([[maybe_unused]] int64_t i) const {
-#if defined(__GNUC__)
-    constexpr int64_t kLine = 16;  // entries per cache line
-    for (int64_t e = proba_.begin(i); e < proba_.end(i); e += kLine) {
-      __builtin_prefetch(proba_.indices + e);
-      __builtin_prefetch(proba_.data + e);
-    }
-#endif
+  // The first rows of the next run are fetched while this one ends; within a run the processor sees itself
+  // what comes next, but for the labels' state.
+  void prefetch_chosen(int64_t i) {
+    for (int64_t s = 0; s < k_ && chosen(i)[s] >= 0; ++s) term_.prefetch(label(i, chosen(i)[s]));
   }
 
   bool contains(const int32_t* items, int32_t item) const {
     return std::find(items, items + k_, item) != items + k_;
   }
 
-  // Gains of all candidates of row i, the chosen ones never; returns what the least of those is worth.
-  double gains_of_others(int64_t i, double* gains) {
-    const int32_t *row = labels(i), *now = chosen(i);
-    const float* eta_row = etas(i);
-    const int64_t m = proba_.size(i);
-    term_.begin_row(row, eta_row, m);
-    for (int64_t c = 0; c < m; ++c) gains[c] = term_.add(row[c], static_cast<double>(eta_row[c]), c);
+  double add(int64_t i, int64_t c) const { return term_.add(label(i, c), eta(i, c), c); }
+  double keep(int64_t i, int64_t c) const { return term_.keep(label(i, c), eta(i, c), c); }
+
+  // What the chosen labels are worth, into `kept`; returns the least.
+  double worth(int64_t i, double* kept) {
     double least = std::numeric_limits<double>::infinity();
     for (int64_t s = 0; s < k_; ++s) {
-      least = std::min(least, term_.keep(row[now[s]], static_cast<double>(eta_row[now[s]]), now[s]));
-      gains[now[s]] = kNever;
+      kept[s] = keep(i, chosen(i)[s]);
+      least = std::min(least, kept[s]);
     }
     return least;
   }
 
-  // Whether a step of row i would change something.
-  bool wants_change(int64_t i, double* gains) {
-    const double least = gains_of_others(i, gains);
-    return largest(gains, proba_.size(i)) > least;
+  // Float gains of the candidates that are not chosen (of the others never); returns what a candidate must
+  // reach for a chance to replace one of the chosen.
+  float quick_gains(int64_t i, RowScratch& row) {
+    term_.row_gains(labels(i), etas(i), proba_.size(i), row.gains.data());
+    float least = -kNever;
+    for (int64_t s = 0; s < k_; ++s) {
+      const int32_t c = chosen(i)[s];
+      float& gain = row.gains[static_cast<size_t>(c)];
+      least = std::min(least, term_.quick_keep(label(i, c), etas(i)[c], gain));
+      gain = kNever;
+    }
+    const RowFilter& filter = term_.filter();
+    return filter.lower(filter.lower(least));
   }
 
-  // The best response of row i; true if it changed.
+  // Gains in double, of the chosen ones `kept`.
+  void exact_gains(int64_t i, RowScratch& row, const double* kept) {
+    for (int64_t c = 0; c < proba_.size(i); ++c) row.exact[static_cast<size_t>(c)] = add(i, c);
+    for (int64_t s = 0; s < k_; ++s) row.exact[static_cast<size_t>(chosen(i)[s])] = kept[s];
+  }
+
+  // Whether a step of row i may change something.
+  bool wants_change(int64_t i, Scratch& scratch) {
+    if constexpr (Term::kTable) {
+      const float bound = quick_gains(i, scratch.row);
+      return kernels_.largest(scratch.row.gains.data(), proba_.size(i)) >= bound;
+    } else {
+      term_.begin_row(labels(i), etas(i), proba_.size(i));
+      const double least = worth(i, scratch.kept.data());
+      bool wants = false;
+      for (int64_t c = 0; c < proba_.size(i); ++c) {
+        wants |= add(i, c) > least && !contains(chosen(i), static_cast<int32_t>(c));
+      }
+      return wants;
+    }
+  }
+
+  // The best response of row i into picks_; false if it is the present choice (which wins ties).
+  bool respond(int64_t i) {
+    RowScratch& row = scratch_[0].row;
+    double* kept = scratch_[0].kept.data();
+    const int64_t m = proba_.size(i);
+    int64_t count = m;
+    if constexpr (Term::kTable) {
+      const float bound = quick_gains(i, row);
+      count = kernels_.at_least(row.gains.data(), m, bound, row.found.data());
+      if (count == 0) return false;
+    }
+    const double least = worth(i, kept);
+    if constexpr (Term::kTable) {
+      if (k_ <= kRowLanes) return count <= kFew ? replace(i, count) : choose(i, least);
+    }
+    exact_gains(i, row, kept);
+    pick_largest(row.exact.data(), m, k_, row.found.data(), picks_.data(), pick_gains_.data());
+    return is_better(i, least);
+  }
+
+  // The first `count` candidates found replace the worst of the chosen ones, one by one.
+  bool replace(int64_t i, int64_t count) {
+    double* kept = scratch_[0].kept.data();
+    std::copy(chosen(i), chosen(i) + k_, picks_.begin());
+    bool changed = false;
+    for (int64_t f = 0; f < count; ++f) {
+      const int32_t c = scratch_[0].row.found[static_cast<size_t>(f)];
+      const double gain = add(i, c);
+      int64_t worst = 0;
+      for (int64_t s = 1; s < k_; ++s) worst = kept[s] < kept[worst] ? s : worst;
+      if (!(gain > kept[worst])) continue;
+      kept[worst] = gain;
+      picks_[static_cast<size_t>(worst)] = c;
+      changed = true;
+    }
+    return changed;
+  }
+
+  // The k best of all candidates.
+  bool choose(int64_t i, double least) {
+    RowScratch& row = scratch_[0].row;
+    const double* kept = scratch_[0].kept.data();
+    for (int64_t s = 0; s < k_; ++s) {
+      row.gains[static_cast<size_t>(chosen(i)[s])] = static_cast<float>(kept[s]);
+    }
+    pick_largest(row, term_.filter(), proba_.size(i), k_, picks_.data(), pick_gains_.data(), [&](int32_t c) {
+      const int64_t s = std::find(chosen(i), chosen(i) + k_, c) - chosen(i);
+      return s < k_ ? kept[s] : add(i, c);
+    });
+    return is_better(i, least);
+  }
+
+  // Whether picks_ has a label that beats the least of the chosen ones.
+  bool is_better(int64_t i, double least) {
+    bool better = false;
+    for (int64_t s = 0; s < k_; ++s) {
+      const auto slot = static_cast<size_t>(s);
+      better |= pick_gains_[slot] > least && !contains(chosen(i), picks_[slot]);
+    }
+    return better;
+  }
+
+  // Makes the best response of row i; true if it changed.
   bool step(int64_t i) {
     int32_t* now = chosen(i);
-    double* gains = scratch_.data();
-    const int64_t m = proba_.size(i);
     const bool empty = now[0] < 0;
+    term_.begin_row(labels(i), etas(i), proba_.size(i));
     if (empty) {
-      term_.begin_row(labels(i), etas(i), m);
-      for (int64_t c = 0; c < m; ++c) gains[c] = term_.add(label(i, c), eta(i, c), c);
-    } else {
-      if (!wants_change(i, gains)) return false;
-      for (int64_t s = 0; s < k_; ++s) gains[now[s]] = term_.keep(label(i, now[s]), eta(i, now[s]), now[s]);
+      RowScratch& row = scratch_[0].row;
+      for (int64_t c = 0; c < proba_.size(i); ++c) row.exact[static_cast<size_t>(c)] = add(i, c);
+      pick_largest(row.exact.data(), proba_.size(i), k_, row.found.data(), picks_.data(), pick_gains_.data());
+    } else if (!respond(i)) {
+      return false;
     }
-    pick_largest(gains, m, k_, picks_.data(), pick_gains_.data());
     for (int64_t s = 0; s < k_ && !empty; ++s) {
       if (!contains(picks_.data(), now[s])) term_.remove(label(i, now[s]), eta(i, now[s]));
     }
     for (int64_t s = 0; s < k_; ++s) {
-      if (empty || !contains(now, picks_[static_cast<size_t>(s)])) {
-        term_.insert(label(i, picks_[static_cast<size_t>(s)]), eta(i, picks_[static_cast<size_t>(s)]));
-      }
+      const int32_t pick = picks_[static_cast<size_t>(s)];
+      if (empty || !contains(now, pick)) term_.insert(label(i, pick), eta(i, pick));
     }
     std::copy(picks_.begin(), picks_.end(), now);
     return true;
   }
 
-  int64_t plain_pass(const int32_t* order, int64_t n) {
+  int64_t plain_pass(const std::vector<int32_t>& order, int64_t run) {
     int64_t changed = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      if (i % 4096 == 0) check_interrupt();
-      if (i + kAhead < n) prefetch_row(order[i + kAhead]);
-      changed += step(order[i]) ? 1 : 0;
+    for (size_t r = 0; r < order.size(); ++r) {
+      check_interrupt();
+      const int64_t first = order[r] * run, last = std::min(first + run, proba_.rows);
+      for (int64_t i = first; i < last; ++i) {
+        const bool inside = i + kAhead < last;
+        if (inside) prefetch_chosen(i + kAhead);
+        if (!inside && r + 1 < order.size()) {
+          prefetch_row(proba_, std::min(order[r + 1] * run + kAhead - (last - i), proba_.rows - 1));
+        }
+        changed += step(i) ? 1 : 0;
+      }
     }
     return changed;
   }
@@ -156,9 +256,10 @@ class Ascent {
     for (int64_t first = 0; first < proba_.rows; first += batch) {
       const int64_t size = std::min(batch, proba_.rows - first);
       parallel_for(chunk_count(size, kBlock), options_.threads, [&](int64_t block, int thread) {
-        double* gains = scratch_.data() + thread * widest_;
-        for (int64_t r = block * kBlock; r < std::min(size, (block + 1) * kBlock); ++r) {
-          wants[static_cast<size_t>(r)] = wants_change(first + r, gains);
+        Scratch& scratch = scratch_[static_cast<size_t>(thread)];
+        const int64_t last = std::min(size, (block + 1) * kBlock);
+        for (int64_t r = block * kBlock; r < last; ++r) {
+          wants[static_cast<size_t>(r)] = wants_change(first + r, scratch);
         }
       });
       for (int64_t r = 0; r < size; ++r) {
@@ -175,15 +276,14 @@ class Ascent {
     for (int64_t i = 0; i < proba_.rows; ++i) {
       int32_t* now = chosen(i);
       if (k_ == 0 || now[0] < 0) continue;
-      std::sort(now, now + k_);
+      if (k_ > 1) std::sort(now, now + k_);
       term_.begin_row(labels(i), etas(i), proba_.size(i));
       for (int64_t s = 0; s < k_; ++s) {
-        scratch_[static_cast<size_t>(s)] = term_.keep(label(i, now[s]), eta(i, now[s]), now[s]);
+        insert_best(now[s], keep(i, now[s]), s, k_, picks_.data(), pick_gains_.data());
       }
-      pick_largest(scratch_.data(), k_, k_, picks_.data(), pick_gains_.data());
       for (int64_t s = 0; s < k_; ++s) {
         const auto slot = static_cast<size_t>(i * k_ + s);
-        result.labels[slot] = label(i, now[picks_[static_cast<size_t>(s)]]);
+        result.labels[slot] = label(i, picks_[static_cast<size_t>(s)]);
         result.scores[slot] = static_cast<float>(pick_gains_[static_cast<size_t>(s)]);
       }
     }
@@ -193,8 +293,8 @@ class Ascent {
   Term term_;
   const BcaOptions& options_;
   int64_t k_;
-  int64_t widest_ = 0;              // candidates of the longest row
-  std::vector<double> scratch_;     // threads x widest: gains of a row
+  const RowKernels& kernels_ = row_kernels();
+  std::vector<Scratch> scratch_;    // one per thread
   std::vector<int32_t> picks_;      // k
   std::vector<double> pick_gains_;  // k
   std::vector<int32_t> chosen_;     // n x k positions within the row, -1 before the first choice

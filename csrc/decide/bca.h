@@ -6,8 +6,10 @@
 // other instances, so the utility never decreases.
 //
 // What makes it fast: psi is affine in t for most metrics, hence a gain is A_j + B_j eta with A_j, B_j
-// changing only when label j's counts do; a step is a weighted top-k over the row. The current choice is
-// ranked first and others must beat it, so a settled row costs one multiply-add and compare per candidate.
+// changing only when label j's counts do. A step evaluates all candidates of its row in float32 (SIMD,
+// row_kernels.h) and only those that may beat a chosen label again in double, which decides: a settled row
+// costs a load, a multiply-add and a compare per candidate. Rows are visited in runs of neighbours, the runs
+// in random order, so that memory is read in streams.
 //
 // Threads: while many rows change, rows are visited one after another. Once fewer than a quarter of them
 // change, a pass goes batch by batch: all rows of a batch are checked in parallel against the counts at its

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/parallel.h"
+#include "decide/row_kernels.h"
 
 namespace xmc {
 namespace {
@@ -34,14 +35,13 @@ void look_closer(const Probabilities& proba, int64_t i, ProbabilityScan& part) {
 
 ProbabilityScan scan_probabilities(const Probabilities& proba, int64_t k, int threads) {
   std::vector<ProbabilityScan> parts(static_cast<size_t>(chunk_count(proba.rows, kRows)));
+  const RowKernels& kernels = row_kernels();
   for_rows(proba.rows, threads, [&](int64_t i) {
     const int32_t* row = proba.indices + proba.begin(i);
     const float* eta = proba.data + proba.begin(i);
     const int64_t m = proba.size(i);
-    // The usual case without branches: sorted labels, all probabilities in (0, 1].
-    bool usual = m >= k && (m == 0 || (row[0] >= 0 && row[m - 1] < proba.cols));
-    for (int64_t c = 0; c < m; ++c) usual &= eta[c] > 0.f && eta[c] <= 1.f;
-    for (int64_t c = 1; c < m; ++c) usual &= row[c - 1] < row[c];
+    const bool usual =
+        m >= k && (m == 0 || (row[0] >= 0 && row[m - 1] < proba.cols)) && kernels.usual(row, eta, m);
     if (!usual) look_closer(proba, i, parts[static_cast<size_t>(i / kRows)]);
   });
   ProbabilityScan all;

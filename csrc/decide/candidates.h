@@ -10,6 +10,24 @@ namespace xmc {
 
 using Probabilities = CsrView<int32_t, float>;  // n x labels, eta in [0, 1], missing = 0
 
+// Candidates of the longest row.
+inline int64_t widest_row(const Probabilities& proba) {
+  int64_t widest = 0;
+  for (int64_t i = 0; i < proba.rows; ++i) widest = widest < proba.size(i) ? proba.size(i) : widest;
+  return widest;
+}
+
+// Asks for the cache lines of row i.
+inline void prefetch_row([[maybe_unused]] const Probabilities& proba, [[maybe_unused]] int64_t i) {
+#if defined(__GNUC__)
+  constexpr int64_t kLine = 16;  // entries per cache line
+  for (int64_t e = proba.begin(i); e < proba.end(i); e += kLine) {
+    __builtin_prefetch(proba.indices + e);
+    __builtin_prefetch(proba.data + e);
+  }
+#endif
+}
+
 // What is wrong with a matrix of probabilities, found in one scan.
 struct ProbabilityScan {
   int64_t bad_entry = -1;   // the first entry outside [0, 1] (or NaN, or with a label id out of range)

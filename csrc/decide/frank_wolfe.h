@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "decide/candidates.h"
+#include "decide/response.h"
 #include "decide/utility.h"
 
 namespace xmc {
@@ -30,17 +31,12 @@ struct FrankWolfeResult {
   bool converged = false;
 };
 
-// truth: aligned with the entries of proba, 1 where the label is true, or proba.data itself when labels are
-// not known. utility.p must come from the same source.
-FrankWolfeResult frank_wolfe(const Probabilities& proba, const float* truth, const Utility& utility,
+// utility.p must come from the same source as the truth (response.h).
+FrankWolfeResult frank_wolfe(const Probabilities& proba, const Truth& truth, const Utility& utility,
                              const FrankWolfeOptions& options);
 
 // Gradient of the utility at (t, q): the rule's a and b.
 void utility_gradient(const Utility& utility, const double* t, const double* q, double* a, double* b);
-
-// t and q (labels each) of a choice (n x k positions).
-void count_choice(const Probabilities& proba, const float* truth, const std::vector<int32_t>& at, int64_t k,
-                  double* t, double* q);
 
 // Each instance draws a rule of the mixture (cumulative: running sums of the weights, last one 1), then its
 // weighted top-k. Returns labels and gains, n x k.

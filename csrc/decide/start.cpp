@@ -48,20 +48,20 @@ std::vector<int32_t> relaxed_positions(const Probabilities& proba, const Utility
                                        int rounds, int threads, std::vector<int32_t>* topk) {
   constexpr double kSmoothing = 0.1;  // keeps the slopes finite for labels without predictions
   const auto labels = static_cast<size_t>(utility.labels());
-  std::vector<double> a(labels, 1.0), b(labels, 0.0), t(labels, 0.0), q(labels, 0.0), t_round(labels),
-      q_round(labels);
-  RowChoice choice = weighted_topk(proba, a.data(), b.data(), k, threads);
-  if (topk) *topk = choice.at;
+  std::vector<double> a(labels), b(labels), t(labels, 0.0), q(labels, 0.0), t_round(labels), q_round(labels);
+  const Truth none;
+  Response response(proba, none, k, threads);
+  if (topk) *topk = response.positions();
   for (int round = 0; round < rounds; ++round) {
-    count_choice(proba, proba.data, choice.at, k, t_round.data(), q_round.data());
+    response.count(kSmoothing, t_round.data(), q_round.data());
     for (size_t j = 0; j < labels; ++j) {
       t[j] += (t_round[j] - t[j]) / (round + 1);
-      q[j] += (q_round[j] + kSmoothing - q[j]) / (round + 1);
+      q[j] += (q_round[j] - q[j]) / (round + 1);
     }
     utility_gradient(utility, t.data(), q.data(), a.data(), b.data());
-    choice = weighted_topk(proba, a.data(), b.data(), k, threads);
+    response.choose(a.data(), b.data());
   }
-  return std::move(choice.at);
+  return response.positions();
 }
 
 }  // namespace xmc

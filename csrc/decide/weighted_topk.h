@@ -2,6 +2,8 @@
 // (sparse) or over all labels (dense). Higher gain first, then lower label.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -10,25 +12,37 @@
 
 namespace xmc {
 
-// A gain as a function of eta; both numbers of a label in one cache line.
-struct Line {
-  double offset, slope;
-  double operator()(double eta) const { return offset + slope * eta; }
+// A line per label, to rank by and to filter by.
+class LineTable {
+ public:
+  LineTable(const double* a, const double* b, int64_t labels) : LineTable(labels) {
+    for (int64_t j = 0; j < labels; ++j) set(j, {b[j], a[j]});
+  }
+  explicit LineTable(int64_t labels) : exact_(static_cast<size_t>(labels)), quick_(exact_.size()) {}
+  void set(int64_t j, Line line) {
+    exact_[static_cast<size_t>(j)] = line;
+    quick_[static_cast<size_t>(j)] = {static_cast<float>(line.offset), static_cast<float>(line.slope)};
+    filter_.largest_offset = std::max(filter_.largest_offset, std::abs(line.offset));
+  }
+  const Line& operator[](int64_t j) const { return exact_[static_cast<size_t>(j)]; }
+  const FloatLine* quick() const { return quick_.data(); }
+  const RowFilter& filter() const { return filter_; }
+
+ private:
+  std::vector<Line> exact_;
+  std::vector<FloatLine> quick_;
+  RowFilter filter_;
 };
 
-inline std::vector<Line> lines(const double* a, const double* b, int64_t labels) {
-  std::vector<Line> out(static_cast<size_t>(labels));
-  for (int64_t j = 0; j < labels; ++j) out[static_cast<size_t>(j)] = {b[j], a[j]};
-  return out;
-}
-
-// One row: fills gains (scratch, as long as the row), positions and best gains (k each).
-inline void weighted_topk_row(const Probabilities& proba, int64_t i, const Line* line, int64_t k,
-                              double* gains, int32_t* at, double* best) {
-  const int32_t* row = proba.indices + proba.begin(i);
+// One row: positions and best gains, k each.
+inline void weighted_topk_row(const Probabilities& proba, int64_t i, const LineTable& line, int64_t k,
+                              RowScratch& scratch, int32_t* at, double* best) {
+  const int64_t m = proba.size(i);
+  const int32_t* labels = proba.indices + proba.begin(i);
   const float* eta = proba.data + proba.begin(i);
-  for (int64_t c = 0; c < proba.size(i); ++c) gains[c] = line[row[c]](static_cast<double>(eta[c]));
-  pick_largest(gains, proba.size(i), k, at, best);
+  row_kernels().line_gains(line.quick(), labels, eta, m, scratch.gains.data());
+  pick_largest(scratch, line.filter(), m, k, at, best,
+               [&](int32_t c) { return line[labels[c]](static_cast<double>(eta[c])); });
 }
 
 struct RowChoice {
@@ -38,6 +52,16 @@ struct RowChoice {
 
 // Rows have at least k candidates, sorted by label (candidates.h).
 RowChoice weighted_topk(const Probabilities& proba, const double* a, const double* b, int64_t k, int threads);
+
+// Positions of the k most probable labels of a row, in any order; ties go to the lower label.
+void topk_row(const Probabilities& proba, int64_t i, int64_t k, RowScratch& scratch, int32_t* at);
+
+// The same of all rows, n x k.
+std::vector<int32_t> topk_positions(const Probabilities& proba, int64_t k, int threads);
+
+// The gains a_j eta + b_j of the chosen positions (n x k), summed.
+double sum_of_gains(const Probabilities& proba, const std::vector<int32_t>& at, const double* a,
+                    const double* b, int64_t k);
 
 // Labels of the chosen positions, n x k.
 std::vector<int32_t> labels_at(const Probabilities& proba, const std::vector<int32_t>& at, int64_t k);

@@ -22,18 +22,22 @@ void check(const Layer& layer, int64_t batch) {
   }
 }
 
-void pack_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
-               float* tile) {
-  const FaninConvert& convert = fanin_convert();
-  if (x.type == DType::f32) {
-    convert.pack(static_cast<const float*>(x.data), stride, rows, cols, tile);
-    return;
-  }
+FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch) {
+  if (x.type == DType::f32) return {static_cast<const float*>(x.data), stride};
   scratch.resize(static_cast<size_t>(rows * cols));
   for (int64_t r = 0; r < rows; ++r) {
-    convert.widen(at(x, r * stride), x.type, cols, scratch.data() + r * cols);
+    fanin_convert().widen(at(x, r * stride), x.type, cols, scratch.data() + r * cols);
   }
-  convert.pack(scratch.data(), cols, rows, cols, tile);
+  return {scratch.data(), cols};
+}
+
+void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
+                int64_t step, float* tiles) {
+  for (int64_t t = 0; t < tile_count(rows); ++t) {
+    const int64_t some = tile_rows(rows, t);
+    const FloatRows from = float_rows({at(x, t * kTile * stride), x.type}, stride, some, cols, scratch);
+    fanin_convert().pack(from.data, from.stride, some, cols, tiles + t * step);
+  }
 }
 
 Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads) {
@@ -42,7 +46,8 @@ Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int 
   parallel_for(tiles, batch * features > 100'000 ? threads : 1, [&](int64_t t, int) {
     std::vector<float> scratch;
     const ConstTensor rows{at(x, t * kTile * features), x.type};
-    pack_rows(rows, features, tile_rows(batch, t), features, scratch, packed.data() + t * features * kTile);
+    pack_tiles(rows, features, tile_rows(batch, t), features, scratch, 0,
+               packed.data() + t * features * kTile);
   });
   return packed;
 }
@@ -73,14 +78,26 @@ void BlockReader::read(int64_t first, int64_t labels) {
   bias_ = widened(layer_.bias, first, labels, bias_scratch_);
 }
 
+namespace {
+
+// Parts of a sum over labels: adding them up must stay a small share of the work (labels * s >=
+// 32 parts * features), and they must not take much memory.
+int64_t sum_parts(const Layer& layer, int64_t floats) {
+  constexpr int64_t most = 16, memory = int64_t{16} << 20;
+  const int64_t affordable = layer.labels * layer.fan_in / (256 * layer.features);
+  return std::clamp<int64_t>(std::min(affordable, memory / std::max<int64_t>(4 * floats, 1)), 1, most);
+}
+
+}  // namespace
+
 FeatureSums::FeatureSums(const Layer& layer, int64_t batch)
-    : batch_(batch), features_(layer.features), labels_(layer.labels), parts_(1) {
-  constexpr int64_t most = 32, memory = int64_t{16} << 20;
-  const int64_t floats = tile_count(batch) * kTile * features_;
-  // Adding the parts up must stay a small share of the work: labels * s >= 32 parts * features.
-  const int64_t affordable = layer.labels * layer.fan_in / (32 * features_);
-  parts_ = std::clamp<int64_t>(std::min(affordable, memory / std::max<int64_t>(4 * floats, 1)), 1, most);
-  sums_ = Buffer<float>(parts_ * floats);
+    : batch_(batch),
+      features_(layer.features),
+      labels_(layer.labels),
+      parts_(sum_parts(layer, tile_count(batch) * kTile * layer.features)),
+      memory_(parts_ * tile_count(batch) * kTile * layer.features * int64_t{sizeof(float)}),
+      sums_(static_cast<float*>(memory_.data())) {
+  std::fill_n(sums_, parts_ * tile_count(batch) * kTile * features_, 0.f);
 }
 
 int64_t FeatureSums::begin(int64_t part, int64_t step) const {
@@ -98,11 +115,12 @@ void FeatureSums::store(Tensor gx, int threads) {
     }
     const int64_t rows = tile_rows(batch_, t);
     if (gx.type == DType::f32) {
-      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * kTile * features_)), features_);
+      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * kTile * features_)), features_,
+                     false);
       return;
     }
     std::vector<float> scratch(static_cast<size_t>(rows * features_));
-    convert.unpack(total, rows, features_, scratch.data(), features_);
+    convert.unpack(total, rows, features_, scratch.data(), features_, false);
     convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * kTile * features_), false);
   });
 }

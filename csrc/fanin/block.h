@@ -8,6 +8,7 @@
 
 #include "core/buffer.h"
 #include "core/parallel.h"
+#include "core/recycle.h"
 #include "fanin/kernels.h"
 
 namespace xmc::fanin {
@@ -22,6 +23,9 @@ inline void* at(Tensor t, int64_t i) {
   return static_cast<char*>(t.data) + i * size_of(t.type);
 }
 
+// Results above this size go past the caches; what the caches can hold is better left there for its reader.
+inline constexpr int64_t kStream = int64_t{8} << 20;
+
 inline int64_t tile_count(int64_t batch) {
   return (batch + kTile - 1) / kTile;
 }
@@ -30,11 +34,16 @@ inline int64_t tile_rows(int64_t batch, int64_t t) {
   return std::min<int64_t>(kTile, batch - t * kTile);
 }
 
-// Labels worked on together, a multiple of the group: small enough for their weights and logits to stay in
-// L2.
-inline int64_t block_labels(const Layer& layer) {
-  const int64_t wanted = layer.fan_in <= 64 ? 256 : 64;
+// Labels worked on together, a multiple of the group: `most` of them, fewer for long lists, so that weights
+// and logits stay in L2. A row of g is read faster in long pieces.
+inline int64_t block_labels(const Layer& layer, int64_t most = 256) {
+  const int64_t wanted = layer.fan_in <= 64 ? most : most / 4;
   return std::max<int64_t>(1, wanted / layer.group) * layer.group;
+}
+
+// Whether a packed tile of x is too large to stay in L2: its next lines are then asked for ahead.
+inline bool far_tile(const Layer& layer) {
+  return layer.features * kTile * int64_t{sizeof(float)} > (int64_t{1} << 20);
 }
 
 // Scratch for each thread of a parallel_for.
@@ -51,9 +60,16 @@ class PerThread {
   std::vector<T> items_;
 };
 
-// x (or g restricted to some columns) as tiles [tile][column][kTile].
-void pack_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
-               float* tile);
+// Some columns of a matrix as float32: in place, or widened in the scratch.
+struct FloatRows {
+  const float* data;
+  int64_t stride;
+};
+FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch);
+
+// x (or g restricted to some columns) as tiles [tile][column][kTile], `step` floats from tile to tile.
+void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
+                int64_t step, float* tiles);
 Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads);
 
 // Reads blocks of labels into scratch (or points into the layer where the storage is float32 already).
@@ -83,14 +99,13 @@ class FeatureSums {
   int64_t parts() const { return parts_; }
   // Labels of a part, cut at multiples of `step`.
   int64_t begin(int64_t part, int64_t step) const;
-  float* tile(int64_t part, int64_t t) {
-    return sums_.data() + (part * tile_count(batch_) + t) * features_ * kTile;
-  }
+  float* tile(int64_t part, int64_t t) { return sums_ + (part * tile_count(batch_) + t) * features_ * kTile; }
   void store(Tensor gx, int threads);
 
  private:
   int64_t batch_, features_, labels_, parts_;
-  Buffer<float> sums_;
+  Recycled memory_;
+  float* sums_;
 };
 
 }  // namespace xmc::fanin

@@ -112,17 +112,48 @@ void fence_streams() {
 
 template <class Index>
 bool to_offsets(const Index* indices, int64_t n, int64_t features, uint32_t* offsets) {
+  constexpr int64_t kRun = 32, kAhead = 2048;
   uint32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t v = static_cast<uint32_t>(indices[i]);
-    largest = v > largest ? v : largest;
-    offsets[i] = v * kTile;
+  const auto run = [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      const uint32_t v = static_cast<uint32_t>(indices[i]);
+      largest = v > largest ? v : largest;
+      offsets[i] = v * kTile;
+    }
+  };
+  int64_t i = 0;
+  for (; i + kRun <= n; i += kRun) {
+    prefetch_far(indices + i + kAhead);
+    run(i, i + kRun);
   }
+  run(i, n);
   return n == 0 || largest < features;
 }
 
-// kWidth x kWidth blocks; what does not fill a block goes one by one. The caller comes back for the next
-// `cols` columns: the lines of a row are too few for the hardware to see a stream.
+// Floats of a row to ask for ahead: too few follow each other for the hardware to see a stream, and the
+// caller comes back for the next columns.
+constexpr int64_t kAhead = 128;
+
+void lanes(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
+  for (int64_t r = 0; r < rows; r += kWidth) {
+    const int64_t end = r + kWidth < rows ? r + kWidth : rows;
+    int64_t c = 0;
+    for (; c + kWidth <= cols; c += kWidth) {
+      for (int64_t k = r; k < end; ++k) {
+        const float* row = from + k * stride + c;
+        store(to + c * rows + k * kWidth, load(row));
+        prefetch_far(row + kAhead);
+      }
+    }
+    for (int64_t k = r; k < end && c < cols; ++k) {
+      for (int64_t i = 0; i < kWidth; ++i) {
+        to[c * rows + k * kWidth + i] = c + i < cols ? from[k * stride + c + i] : 0.f;
+      }
+    }
+  }
+}
+
+// kWidth x kWidth blocks; what does not fill a block goes one by one.
 void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
   int64_t r = 0;
   for (; r + kWidth <= rows; r += kWidth) {
@@ -132,7 +163,7 @@ void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* 
       for (int k = 0; k < kWidth; ++k) {
         const float* row = from + (r + k) * stride + c;
         block[k] = load(row);
-        prefetch_far(row + cols);
+        prefetch_far(row + kAhead);
       }
       transpose(block);
       for (int k = 0; k < kWidth; ++k) store(to + (c + k) * kTile + r, block[k]);
@@ -146,7 +177,8 @@ void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* 
   }
 }
 
-void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride) {
+template <bool kStreamed>
+void unpack_tile(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride) {
   int64_t r = 0;
   for (; r + kWidth <= rows; r += kWidth) {
     int64_t c = 0;
@@ -154,7 +186,13 @@ void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t st
       vf block[kWidth];
       for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * kTile + r);
       transpose(block);
-      for (int k = 0; k < kWidth; ++k) store(to + (r + k) * stride + c, block[k]);
+      for (int k = 0; k < kWidth; ++k) {
+        if constexpr (kStreamed) {
+          stream(to + (r + k) * stride + c, block[k]);
+        } else {
+          store(to + (r + k) * stride + c, block[k]);
+        }
+      }
     }
     for (; c < cols; ++c) {
       for (int k = 0; k < kWidth; ++k) to[(r + k) * stride + c] = from[c * kTile + r + k];
@@ -165,9 +203,54 @@ void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t st
   }
 }
 
+void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride, bool streamed) {
+  if (streamed) return unpack_tile<true>(from, rows, cols, to, stride);
+  unpack_tile<false>(from, rows, cols, to, stride);
+}
+
+// A row is put together in `buffer` at the place that it has within a cache line, after what the piece before
+// it left in `carry`.
+void unpack_carried(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride, float* buffer,
+                    float* carry, bool first, bool last) {
+  constexpr int64_t kLine = 16;
+  const int64_t width = cols + 2 * kLine;
+  const auto phase = [&](int64_t r) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(to + r * stride) / sizeof(float) % kLine);
+  };
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(buffer + r * width, carry + r * kLine, kLine * sizeof(float));
+  for (int64_t r = 0; r < rows; r += kWidth) {
+    for (int64_t c = 0; c < cols; c += kWidth) {  // past the end: garbage that is overwritten or not used
+      vf block[kWidth];
+      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * kTile + r);
+      transpose(block);
+      for (int k = 0; k < kWidth; ++k) {
+        if (r + k < rows) store(buffer + (r + k) * width + phase(r + k) + c, block[k]);
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t begin = phase(r), end = begin + cols;
+    float *lines = buffer + r * width, *place = to + r * stride - begin;
+    int64_t i = 0;
+    if (first) {
+      for (i = begin; i % kLine && i < end; ++i) place[i] = lines[i];
+    }
+    for (; i + kLine <= end; i += kLine) {
+      for (int64_t v = 0; v < kLine; v += kWidth) stream(place + i + v, load(lines + i + v));
+    }
+    if (last) {
+      for (; i < end; ++i) place[i] = lines[i];
+    } else {
+      std::memcpy(carry + r * kLine, lines + i / kLine * kLine, kLine * sizeof(float));
+    }
+  }
+}
+
 }  // namespace
 
 extern const FaninConvert fanin_convert_table = {
-    &widen, &narrow, &fence_streams, &to_offsets<uint16_t>, &to_offsets<int32_t>, &pack, &unpack};
+    &widen, &narrow, &fence_streams, &to_offsets<uint16_t>, &to_offsets<int32_t>,
+    &lanes, &pack,   &unpack,        &unpack_carried};
 
 }  // namespace xmc::XMC_SIMD_NS

@@ -13,7 +13,8 @@
 //
 // How it runs: the batch is the SIMD dimension. x is packed into tiles of kTile rows, [tile][feature][kTile],
 // so that a feature of a tile is two cache lines and one index serves kTile rows; weights and indices stream
-// through once per block of labels; output tiles are transposed in cache and streamed to memory.
+// through once per block of labels; output tiles are transposed in cache and streamed to memory. Groups of 16
+// and more take the labels as SIMD dimension for the weights' gradient, so that g needs no transposition.
 #pragma once
 
 #include <cstdint>

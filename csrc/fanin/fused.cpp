@@ -98,7 +98,7 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
                            scale, active);
       if (gx.data) {
         passes.grad_features(sums.tile(part, t), mine.reader.offsets(), mine.reader.weights(), z, active,
-                             labels, s, layer.group);
+                             labels, s, layer.group, far_tile(layer));
       }
     }
     mark(-1.f);

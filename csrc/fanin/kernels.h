@@ -21,9 +21,26 @@ struct FaninConvert {
   // offsets[i] = kTile * indices[i]; false if an index is not below `features`.
   bool (*offsets16)(const uint16_t* indices, int64_t n, int64_t features, uint32_t* offsets);
   bool (*offsets32)(const int32_t* indices, int64_t n, int64_t features, uint32_t* offsets);
+  // Rows cut into columns one vector wide (of W <= 16 floats): to[c / W][r][c % W] = from[r][c], zeros behind
+  // the last column.
+  void (*lanes)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
   // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
   void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
-  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
+  // `streamed` (past the caches, to be followed by fence()) needs rows of `to` that start at a cache line.
+  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride, bool streamed);
+  // The same, streamed, for rows that start anywhere, in pieces from left to right: `carry` (rows x 16) keeps
+  // the part of a cache line that the next piece completes, `first` and `last` mark the ends of a run of
+  // pieces. Every piece
+  // but the last has 16 columns or more. `buffer` is scratch, rows x (cols + 32); `from` has room for cols
+  // rounded up to 16.
+  void (*unpack_carried)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride,
+                         float* buffer, float* carry, bool first, bool last);
+};
+
+// A connection in a block of labels: its weight, and where the label's line starts in a gradient tile.
+struct Connection {
+  float weight;
+  uint32_t line;
 };
 
 // The passes, over a block of `labels` labels of which the first starts a group: offsets
@@ -33,14 +50,24 @@ struct FaninPasses {
   // z[l][r] = bias[l] + sum_i w[l][i] x[offset[l / group][i] + r]
   void (*forward)(const float* x, const uint32_t* offsets, const float* w, const float* bias, int64_t labels,
                   int64_t fan_in, int64_t group, int64_t rows, float* z);
-  // gx[offset[l / group][i] + r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none).
+  // gx[offset[l / group][i] + r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none);
+  // `far`: the tile does not stay in L2.
   void (*grad_features)(float* gx, const uint32_t* offsets, const float* w, const float* g,
-                        const uint8_t* active, int64_t labels, int64_t fan_in, int64_t group);
+                        const uint8_t* active, int64_t labels, int64_t fan_in, int64_t group, bool far);
+  // The same over the connections of each feature, list[starts[d]] .. list[starts[d + 1]]: a line of gx is
+  // read and written once.
+  void (*grad_features_sorted)(float* gx, const Connection* list, const uint32_t* starts, int64_t features,
+                               const float* g);
   // gw[l][i] += sum_t sum_r x_t[offset[l / group][i] + r] g_t[l][r] over `tiles` tiles, x_t = x + t x_stride
   // and so on. gbias[l] += sum_t sum_r g_t[l][r] if not null. active_t = active + t labels.
   void (*grad_weights)(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
                        int64_t g_stride, const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in,
                        int64_t group, float* gw, float* gbias);
+  // The same for groups of a multiple of 16 and a gradient that stays in rows, see FaninConvert::lanes. x has
+  // a tile for every kTile of the rows.
+  void (*grad_weights_rows)(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
+                            int64_t rows, int64_t labels, int64_t fan_in, int64_t group, float* gw,
+                            float* gbias);
 };
 
 struct FaninLoss {

@@ -8,25 +8,33 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "linear/bias.h"
 #include "linear/dual_kernels.h"
 
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 10;      // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound2 = 5;       // inner tolerance of a label's second round, in units of its limit on |g|
 constexpr double kRound3 = 2;       // of the third; halved when that was not enough
 constexpr int kMaxEpochs = 60;      // per round
+constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
 struct Lane {
   int64_t label = -1;
   bool busy = false;
-  double limit = 0;   // the stopping rule's bound on |g|
-  double factor = 1;  // inner tolerance of later rounds, in units of limit
+  double limit = 0;    // the stopping rule's bound on |g|
+  int32_t enough = 0;  // the round that met the stopping rule itself, 0: none yet
+  double factor = 1;   // inner tolerance of later rounds, in units of limit
   double seconds = 0;
   int32_t rounds = 0;
   int32_t epochs = 0;
 };
+
+// |g| bounds |w - w*|: this share of |w| is asked for as well.
+double distance_limit(double eps) {
+  return std::min(20 * eps, 200 * eps * std::sqrt(eps));
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -65,6 +73,8 @@ struct DualSolver::State {
   Buffer<int32_t> rows;
   Lane lane[kLanes];
   float half_inverse_positive[kLanes], half_inverse_negative[kLanes];
+  float balance[kLanes] = {}, share[kLanes] = {};
+  BiasGuess bias_guess;
   Lanes view;
   PassResult found;
 
@@ -91,8 +101,20 @@ struct DualSolver::State {
         sum(static_cast<size_t>(x.D)),
         dense(static_cast<size_t>(x.D)),
         kept(static_cast<size_t>(x.D + 63) / 64) {
-    view = {X.n,      X.D,          X.rows.data(),   X.ids.data(),          X.values.data(),       X.dense,
-            w.data(), alpha.data(), positive.data(), half_inverse_positive, half_inverse_negative, 0};
+    view.n = X.n;
+    view.D = X.D;
+    view.rows = X.rows.data();
+    view.ids = X.ids.data();
+    view.values = X.values.data();
+    view.dense = X.dense;
+    view.bias = X.bias;
+    view.bias_share = share;
+    view.w = w.data();
+    view.alpha = alpha.data();
+    view.balance = balance;
+    view.positive = positive.data();
+    view.half_inverse_positive = half_inverse_positive;
+    view.half_inverse_negative = half_inverse_negative;
     found.rows = rows.data();
     found.masks = masks.data();
     found.coefficients = coefficients.data();
@@ -100,6 +122,12 @@ struct DualSolver::State {
 
   int64_t positives_begin(int64_t label) const { return label < 0 ? 0 : problem.positives.begin(label); }
   int64_t positives_end(int64_t label) const { return label < 0 ? 0 : problem.positives.end(label); }
+  int64_t positives_of(int64_t label) const { return positives_end(label) - positives_begin(label); }
+  float& bias_weight(int l) { return w[(X.D - 1) * kLanes + l]; }
+  // The slope of the objective along it, as far as alpha is settled.
+  double bias_slope(int l) {
+    return X.bias == 0 ? 0.0 : static_cast<double>(bias_weight(l)) - static_cast<double>(X.bias) * balance[l];
+  }
   double cost(const float* costs, int64_t label) const {
     return costs && label >= 0 ? static_cast<double>(costs[label]) : 1.0;
   }
@@ -120,12 +148,14 @@ struct DualSolver::State {
       });
     }
     const double c = cp + cn;
+    const double bias_sum = X.bias * static_cast<double>(positives_of(label));
+    pp += bias_sum * bias_sum;
     return 2 * problem.C * std::sqrt(std::max(0.0, c * c * pp - 2 * c * cn * px + cn * cn * X.total_norm2));
   }
 
   void start_lane(int l, int64_t label, double tightness) {
     const double cp = cost(problem.cost_positive, label), cn = cost(problem.cost_negative, label);
-    const auto pos = static_cast<double>(positives_end(label) - positives_begin(label));
+    const auto pos = static_cast<double>(positives_of(label));
     const auto n = static_cast<double>(X.n);
     lane[l] = Lane();
     lane[l].label = label;
@@ -135,11 +165,16 @@ struct DualSolver::State {
         tightness * problem.eps * std::max(std::min(pos, n - pos), 1.0) / n * gradient_at_zero(label);
     half_inverse_positive[l] = static_cast<float>(1 / (2 * problem.C * cp));
     half_inverse_negative[l] = static_cast<float>(1 / (2 * problem.C * cn));
+    balance[l] = start.balance;
+    if (X.bias != 0) {
+      bias_weight(l) = static_cast<float>(bias_guess.of(positives_of(label), bias_weight(l)));
+    }
     for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
       const int64_t i = problem.positives.indices[t];
       positive[i] = static_cast<uint16_t>(positive[i] | 1u << l);
       float& a = alpha[i * kLanes + l];
       if (a > 0) kernels.add_row(view, i, l, a);  // the start counted it as a negative
+      balance[l] += a;
       a = 0;
     }
   }
@@ -181,13 +216,15 @@ struct DualSolver::State {
 
   void descend(Rng& rng, bool thorough) {
     double tolerance[kLanes];
+    const auto usual_share = static_cast<float>(bias_share(problem, X));
     for (int l = 0; l < kLanes; ++l) {
-      tolerance[l] = 0;
+      tolerance[l] = share[l] = 0;
       if (!lane[l].busy) continue;
       const int32_t round = ++lane[l].rounds;
       tolerance[l] = thorough     ? lane[l].limit
                      : round == 1 ? std::numeric_limits<double>::infinity()
                                   : lane[l].limit * (round == 2 ? kRound2 : lane[l].factor);
+      if (thorough || round > 1) share[l] = usual_share;  // at first the positives alone would pull at it
     }
     for (int32_t i : working) flags[i] = 1;
     order.assign(working.begin(), working.end());
@@ -200,7 +237,12 @@ struct DualSolver::State {
       for (int l = 0; l < kLanes; ++l) {
         if (!(open >> l & 1u)) continue;
         ++lane[l].epochs;
-        if (2 * problem.C * std::sqrt(static_cast<double>(violation2[l])) <= tolerance[l]) open &= ~(1u << l);
+        const double slope = bias_slope(l);
+        if (X.bias != 0) bias_weight(l) -= static_cast<float>(share[l] * slope);
+        if (std::hypot(2 * problem.C * std::sqrt(static_cast<double>(violation2[l])), slope) <=
+            tolerance[l]) {
+          open &= ~(1u << l);
+        }
       }
     }
   }
@@ -212,9 +254,10 @@ struct DualSolver::State {
     uint32_t wanted = 0;
     for (int l = 0; l < kLanes; ++l) {
       if (!lane[l].busy) continue;
-      measure[l] = 2 * problem.C * std::sqrt(found.violation2[l]);
-      if (measure[l] <= kPromising * lane[l].limit || lane[l].rounds >= problem.max_iterations)
-        wanted |= 1u << l;
+      balance[l] = static_cast<float>(found.balance[l]);
+      measure[l] = std::hypot(2 * problem.C * std::sqrt(found.violation2[l]), bias_slope(l));
+      const int32_t last = lane[l].enough > 0 ? lane[l].enough + kCloser : problem.max_iterations;
+      if (measure[l] <= kPromising * lane[l].limit || lane[l].rounds >= last) wanted |= 1u << l;
     }
     uint32_t done = 0;
     if (wanted) {
@@ -223,8 +266,14 @@ struct DualSolver::State {
       for (int l = 0; l < kLanes; ++l) {
         if (!(wanted >> l & 1u)) continue;
         const double norm = std::sqrt(g_norm2[l]);
-        const bool converged = norm <= lane[l].limit;
-        if (!converged && lane[l].rounds < problem.max_iterations) continue;
+        if (norm <= lane[l].limit && lane[l].enough == 0) {
+          lane[l].enough = lane[l].rounds;
+          lane[l].limit = std::min(lane[l].limit, distance_limit(problem.eps) * std::sqrt(w_norm2[l]));
+        }
+        const bool tired = lane[l].rounds >= problem.max_iterations ||
+                           (lane[l].enough > 0 && lane[l].rounds >= lane[l].enough + kCloser);
+        if (norm > lane[l].limit && !tired) continue;
+        const bool converged = norm <= lane[l].limit || lane[l].enough > 0;
         done |= 1u << l;
         LabelReport& r = solved[l].report;
         r.status = converged ? LabelStatus::converged : LabelStatus::iteration_limit;
@@ -282,6 +331,7 @@ struct DualSolver::State {
         uint16_t& mask = positive[problem.positives.indices[t]];
         mask = static_cast<uint16_t>(mask & ~(1u << l));
       }
+      if (X.bias != 0) bias_guess.add(positives_of(lane[l].label), bias_weight(l));
       lane[l].busy = false;
     }
   }
@@ -291,6 +341,7 @@ struct DualSolver::State {
     Rng rng(seed);
     int64_t next = 0;
     working.clear();
+    bias_guess.clear();
     while (refill(labels, count, &next, 1.0)) {
       const double began = now();
       SolvedLabel solved[kLanes];
@@ -345,7 +396,17 @@ DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X) {
     for_entries(X, i, [&](int64_t j, float v) { w[j] -= static_cast<double>(a) * v; });
   }
   for (int64_t j = 0; j < X.D; ++j) out.w[j] = static_cast<float>(w[j]);
+  if (X.bias != 0) out.w[X.D - 1] = s.bias_weight(0);
+  out.balance = s.balance[0];
   return out;
+}
+
+DualStart bias_alone(DualStart start) {
+  std::fill(start.w.begin(), start.w.end() - 1, 0.f);
+  std::fill(start.alpha.begin(), start.alpha.end(), 0.f);
+  start.rows.clear();
+  start.balance = 0;
+  return start;
 }
 
 }  // namespace xmc

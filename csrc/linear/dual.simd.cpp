@@ -118,11 +118,12 @@ struct SparseRows {
 
 struct DenseRows {
   const float* x;
-  int64_t D;
-  explicit DenseRows(const Lanes& s) : x(s.dense), D(s.D) {}
+  int64_t stride;
+  int64_t D;  // without the bias
+  explicit DenseRows(const Lanes& s) : x(s.dense), stride(s.D), D(s.D - (s.bias != 0)) {}
 
   XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
-    const float* value = x + i * D;
+    const float* value = x + i * stride;
     vf acc[kUnroll][kVecs];
     for (int u = 0; u < kUnroll; ++u)
       for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
@@ -148,7 +149,7 @@ struct DenseRows {
   }
 
   XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
-    const float* value = x + i * D;
+    const float* value = x + i * stride;
     for (int64_t j = 0; j < D; ++j) {
       float* p = m + j * kLanes;
       const vf v = splat(value[j]);
@@ -157,21 +158,32 @@ struct DenseRows {
   }
 
   XMC_INLINE void add(int64_t i, float c, float* lane) const {
-    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * D + j];
+    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * stride + j];
   }
 
   XMC_INLINE void fetch(int64_t i) const {
     const int64_t entries = D < 512 ? D : 512;
-    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * D + j);
+    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * stride + j);
   }
 };
+
+// The bias's weights; anything finite without a bias.
+XMC_INLINE Sixteen bias_weight(const Lanes& s) {
+  return s.bias != 0 ? load16(s.w + (s.D - 1) * kLanes) : zero16();
+}
 
 template <class Rows>
 int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
-  Sixteen total = zero16();
+  const vf bias = splat(s.bias);
+  Sixteen total = zero16(), balance = load16(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
+  for (int k = 0; k < kVecs; ++k) {
+    bias_step.v[k] = bias * load(s.bias_share + k * kWidth);
+    hp2.v[k] = fma(bias, bias_step.v[k], hp.v[k]);
+    hn2.v[k] = fma(bias, bias_step.v[k], hn.v[k]);
+  }
   for (int64_t q = 0; q < count;) {
     const int64_t i = order[q];
     const int64_t next = order[q + 1 < count ? q + 1 : q];
@@ -187,16 +199,19 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
       const uint32_t pos = bits(positive, k);
       const vf a = load(alpha + k * kWidth);
       const vf h = select(pos, hp.v[k], hn.v[k]);
-      const vf sz = select(pos, z.v[k], zero - z.v[k]);
+      const vf zb = fma(bias, b.v[k], z.v[k]);
+      const vf sz = select(pos, zb, zero - zb);
       const vf G = fma(a, h, sz - one);
       uint32_t on = (gt(a, zero) | gt(zero, G)) & bits(s.live, k);
       on &= gt(G, zero) | gt(zero, G);
       const vf P = select(on, G, zero);
       total.v[k] = fma(P, P, total.v[k]);
-      const vf moved = max(a - P / ((norm2 + h) * damping), zero);
+      const vf moved = max(a - P / ((norm2 + select(pos, hp2.v[k], hn2.v[k])) * damping), zero);
       const vf d = moved - a;
       store(alpha + k * kWidth, moved);
       step.v[k] = select(pos, d, zero - d);
+      balance.v[k] = balance.v[k] + step.v[k];
+      b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
       unsettled |= on << (k * kWidth);
     }
     if (unsettled) rows.axpy(i, step, s.w);
@@ -209,6 +224,8 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
     }
   }
   store16(violation2, total);
+  store16(s.balance, balance);
+  if (s.bias != 0) store16(s.w + (s.D - 1) * kLanes, b);
   return count;
 }
 
@@ -217,14 +234,17 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
   const vf zero = splat(0.f), one = splat(1.f), minus_one = splat(-1.f);
-  Sixteen violation = zero16(), loss = zero16();
+  const Sixteen b = bias_weight(s);
+  const vf bias = splat(s.bias);
+  Sixteen violation = zero16(), loss = zero16(), balance = zero16();
   int64_t count = 0;
   for (int l = 0; l < kLanes; ++l) {
-    out.violation2[l] = out.loss[l] = 0;
+    out.violation2[l] = out.loss[l] = out.balance[l] = 0;
     out.active[l] = 0;
   }
   for (int64_t i = 0; i < s.n; ++i) {
-    const Sixteen z = rows.dot(i, s.w);
+    Sixteen z = rows.dot(i, s.w);
+    for (int k = 0; k < kVecs; ++k) z.v[k] = fma(bias, b.v[k], z.v[k]);
     uint32_t inside = 0;
     for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], minus_one) << (k * kWidth);
     if (!flags[i] && !(inside & s.live)) continue;
@@ -240,6 +260,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
       const uint32_t on = in | (gt(a, zero) & live);
       const vf G = select(on, a * h - slack, zero);
       violation.v[k] = fma(G, G, violation.v[k]);
+      balance.v[k] = balance.v[k] + select(pos, a, zero - a);
       const vf c = select(in, slack / h, zero);  // 2 C c_i slack
       loss.v[k] = fma(c, slack, loss.v[k]);
       store(coefficient + k * kWidth, select(pos, zero - c, c));
@@ -252,6 +273,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
       out.masks[count] = static_cast<uint16_t>(needed);
       if (++count % kFlush == 0) {
         flush(out.violation2, violation);
+        flush(out.balance, balance);
         flush(out.loss, loss);
       }
     } else if (!positive) {
@@ -259,6 +281,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
     }
   }
   flush(out.violation2, violation);
+  flush(out.balance, balance);
   flush(out.loss, loss);
   for (int l = 0; l < kLanes; ++l) out.loss[l] *= 0.5;
   out.count = count;
@@ -279,8 +302,19 @@ void gradient(const Lanes& s, const PassResult& p, uint32_t wanted, float* g, do
     }
     flush(w_norm2, part);
   }
+  double slope[kLanes] = {};
+  Sixteen part = zero16();
   for (int64_t u = 0; u < p.count; ++u) {
-    if (p.masks[u] & wanted) rows.axpy(p.rows[u], load16(p.coefficients + u * kLanes), g);
+    if (!(p.masks[u] & wanted)) continue;
+    const Sixteen c = load16(p.coefficients + u * kLanes);
+    rows.axpy(p.rows[u], c, g);
+    for (int k = 0; k < kVecs; ++k) part.v[k] = part.v[k] + c.v[k];
+    if (u % kFlush == 0) flush(slope, part);
+  }
+  if (s.bias != 0) {
+    flush(slope, part);
+    float* last = g + (s.D - 1) * kLanes;
+    for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(s.bias * slope[l]);
   }
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;

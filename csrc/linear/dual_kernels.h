@@ -23,7 +23,10 @@ struct Lanes {
   const uint16_t* ids = nullptr;
   const float* values = nullptr;
   const float* dense = nullptr;                  // n x D; null when sparse
+  float bias = 0;                                // the last feature of every row, 0: none (prepare.h)
+  const float* bias_share = nullptr;             // kLanes: how far steps move its weight (dual.h)
   float* w = nullptr;                            // D x kLanes
+  float* balance = nullptr;                      // kLanes: sum_i alpha_i s_i
   float* alpha = nullptr;                        // n x kLanes
   const uint16_t* positive = nullptr;            // n: bit l set when row i has the label of lane l
   const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
@@ -38,6 +41,7 @@ struct PassResult {
   float* coefficients = nullptr;  // n x kLanes: -2 C c_i s_i max(0, 1 - s_i z_i) of those rows
   int64_t count = 0;
   double violation2[kLanes] = {};  // sum of squared projected dual gradients
+  double balance[kLanes] = {};     // sum_i alpha_i s_i
   double loss[kLanes] = {};        // C sum c_i max(0, 1 - s_i z_i)^2
   int64_t active[kLanes] = {};     // rows inside the margin
 };
@@ -45,7 +49,7 @@ struct PassResult {
 struct DualKernels {
   // One epoch of dual coordinate descent over order[0, count), in that order:
   //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - kRelaxation G / (|x|^2 + 1 / (2 C c))),
-  //   w += s d(alpha) x
+  //   w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
   // Rows that are settled in every lane of `open` move behind the returned count. violation2[kLanes] gets
   // the sum of squared projected gradients as they were met.
   int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
@@ -58,7 +62,7 @@ struct DualKernels {
   void (*fill)(float* m, const float* start, int64_t count, uint32_t mask);
   // Features with |w| >= threshold in a lane of `mask`, ascending, and in which lanes; returns their number.
   int64_t (*select)(const Lanes& lanes, uint32_t mask, float threshold, int32_t* features, uint16_t* masks);
-  // w[lane] += scale * x_i for one lane.
+  // w[lane] += scale * x_i for one lane, without the bias.
   void (*add_row)(const Lanes& lanes, int64_t i, int lane, float scale);
 };
 XMC_SIMD_TABLE(DualKernels, dual_kernels)

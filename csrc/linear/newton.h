@@ -11,7 +11,10 @@
 // Conjugate gradients run in the row space. Every vector of the Krylov space of H = I + X'S^2 X started at g
 // has the form  y g + X'S c  with one number y and one c per active row, and H maps (y, c) to
 // (y, c + S X v). So of all vectors only the current residual v is ever written out per feature (one array
-// instead of four: the rest is a tenth of the size), and the steps are those of textbook CG.
+// instead of four: the rest is a tenth of the size), and the steps are those of textbook CG. That needs the
+// identity as preconditioner, and a diagonal one does not pay: on EURLex-4K, 8 labels from head to tail, no
+// bias / bias, 310 / 345 CG steps without, 290 / 415 with LIBLINEAR's 0.99 I + 0.01 diag(H), 358 / 789 with
+// diag(H) (bench/newton_preconditioner.py).
 //
 // Results depend on the labels given and their order only: the caller cuts the labels into batches, and any
 // number of threads may run batches at once, each with its own scratch.

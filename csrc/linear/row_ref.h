@@ -10,7 +10,7 @@ struct RowRef {
   int64_t id;     // first 16-bit word of the row's ids
   int32_t head;   // entries with one-word ids
   int32_t tail;   // entries with two-word ids
-  float norm2;    // |x_i|^2
+  float norm2;    // |x_i|^2, without the bias
   int32_t unused = 0;
 };
 

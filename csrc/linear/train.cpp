@@ -191,6 +191,7 @@ std::vector<NodePlacement> train_dual(const Job& job) {
   });
   const PreparedFeatures& X = replicas.local(0).X;
   const DualStart start = solve_start(problem, X);
+  const DualStart origin = X.bias != 0 ? bias_alone(start) : start;
   const SolvedLabel negative = trivial_label(start, X, 1.f, job.prune);
   const SolvedLabel positive = trivial_label(start, X, -1.f, job.prune);
   const auto costs_one = [](const float* cost, int64_t label) { return !cost || cost[label] == 1.f; };
@@ -215,7 +216,7 @@ std::vector<NodePlacement> train_dual(const Job& job) {
     }
     if (rest.empty()) return;
     if (!solvers[thread]) {
-      solvers[thread] = std::make_unique<DualSolver>(problem, replicas.local(thread).X, start);
+      solvers[thread] = std::make_unique<DualSolver>(problem, replicas.local(thread).X, origin);
     }
     const LabelSink polling = [&](int64_t label, SolvedLabel&& solved) {
       sink(label, std::move(solved));

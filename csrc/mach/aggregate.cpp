@@ -1,96 +1,79 @@
 #include "mach/aggregate.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <deque>
 #include <limits>
 #include <stdexcept>
 #include <vector>
 
 #include "core/buffer.h"
 #include "core/parallel.h"
+#include "core/recycle.h"
 #include "core/topk.h"
+#include "mach/bounds.h"
 
 namespace xmc {
 namespace {
 
-constexpr int64_t kTile = 16;        // instances side by side
-constexpr int64_t kBlock = 1 << 14;  // labels per block: 512 KiB of sums
-constexpr int64_t kPrime = 4096;     // labels that the first thresholds come from
+constexpr int kMaxLanes = 64;
+constexpr int64_t kBlock = 1 << 20;           // labels whose sums are kept: 64 MiB
+constexpr int64_t kScan = 1 << 12;            // labels whose sums are finished and scanned at a time: 256 KiB
+constexpr int64_t kSample = 1024;             // labels that the first thresholds come from
+constexpr int64_t kChunk = 4096;              // buckets rounded at a time
+constexpr int64_t kRow = kChunk + 64;         // not a power of two: 16 rows would share a set of the cache
+constexpr int64_t kCache = int64_t{5} << 20;  // as many repetitions at once as have tables that fit
+constexpr double kScale = 250;                // the sum that decides
+constexpr double kShift = 0.25;               // gains below this many steps count as none
+constexpr double kLargest = 1e36;
 
 size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-float aggregate_of(const MachScores& in, int64_t row, int64_t label, std::vector<float>& scratch) {
-  const auto value = [&](int64_t r) {
-    return in.p[(r * in.rows + row) * in.buckets + in.table[r * in.labels + label]];
-  };
-  if (in.aggregate == Aggregate::min) {
-    float least = value(0);
-    for (int64_t r = 1; r < in.repeats; ++r) least = std::min(least, value(r));
-    return least;
-  }
-  if (in.aggregate == Aggregate::mean) {
-    float sum = 0;
-    for (int64_t r = 0; r < in.repeats; ++r) sum += value(r);
-    return sum / static_cast<float>(in.repeats);
-  }
-  scratch.resize(at(in.repeats));
-  for (int64_t r = 0; r < in.repeats; ++r) scratch[at(r)] = value(r);
-  const auto middle = scratch.begin() + in.repeats / 2;
-  std::nth_element(scratch.begin(), middle, scratch.end());
-  if (in.repeats % 2) return *middle;
-  return 0.5f * (*std::max_element(scratch.begin(), middle) + *middle);
-}
-
-// out[b][i] = in[i][b] for an 8 x 8 block of bytes: rows `from` apart in, `to` apart out.
-void transpose8(const uint8_t* in, int64_t from, uint8_t* out, int64_t to) {
-  uint64_t x[8];
-  for (int i = 0; i < 8; ++i) std::memcpy(&x[i], in + i * from, 8);
-  const auto swap = [&](int i, int j, int shift, uint64_t mask) {
-    const uint64_t t = ((x[i] >> shift) ^ x[j]) & mask;
-    x[j] ^= t;
-    x[i] ^= t << shift;
-  };
-  for (int i = 0; i < 4; ++i) swap(i, i + 4, 32, 0x00000000FFFFFFFFull);
-  for (const int i : {0, 1, 4, 5}) swap(i, i + 2, 16, 0x0000FFFF0000FFFFull);
-  for (const int i : {0, 2, 4, 6}) swap(i, i + 1, 8, 0x00FF00FF00FF00FFull);
-  for (int i = 0; i < 8; ++i) std::memcpy(out + i * to, &x[i], 8);
-}
-
-// Sixteen instances: their rounded outputs, the map from scores to 16-bit sums, their best so far.
+// The instances of a tile: their rounded outputs, the rounding, their best so far.
 class Tile {
  public:
-  explicit Tile(const MachScores& in)
+  Tile(const MachScores& in, int lanes)
       : in_(in),
-        kernels_(aggregate_kernels()),
-        q_(in.repeats * in.buckets * kTile),
-        sums_(kBlock * kTile),
-        hits_(at(kBlock)) {}
+        kernels_(bound_kernels()),
+        lanes_(lanes),
+        stride_((in.buckets + 15) / 16 * 16 * lanes),
+        group_(static_cast<int>(std::clamp<int64_t>(kCache / stride_, 1, kMaxGroup))),
+        q_(group_ * stride_),
+        sums_(in.repeats > group_ ? std::min(kBlock, in.labels) * lanes : 1),
+        bounds_(kScan * lanes),
+        rows_(kMaxLanes * kRow),
+        hits_(at(kScan)),
+        which_(at(kScan)),
+        sample_(at(in.repeats * kSample)),
+        values_(at(in.repeats)),
+        order_(at(in.repeats)) {}
 
   void run(int64_t first, int64_t k, int32_t* ids, float* scores) {
     first_ = first;
-    size_ = std::min(kTile, in_.rows - first);
-    load();
+    size_ = static_cast<int>(std::min<int64_t>(lanes_, in_.rows - first));
     best_.assign(at(size_), TopK(k));
-    std::fill_n(threshold_, kTile, uint16_t{65535});
+    std::fill_n(lane_, kMaxLanes, Lane());
+    std::fill_n(flip_, kMaxLanes, uint8_t{0});
+    std::fill_n(limit_, kMaxLanes, uint8_t{255});
+    low_.assign(at(in_.repeats * lanes_), 0.f);
+    high_ = low_;
+    for (int i = 0; i < size_; ++i) survey(i, k);
     for (int64_t label = 0; label < in_.labels; label += kBlock) {
       const int64_t n = std::min(kBlock, in_.labels - label);
-      sum_block(label, n);
-      if (label == 0) prime(std::min(n, kPrime), k);
-      const int64_t hits = kernels_.scan(sums_.data(), n, threshold_, hits_.data());
-      for (int64_t h = 0; h < hits; ++h) {
-        const int64_t l = hits_[at(h)];
-        for (int64_t i = 0; i < size_; ++i) {
-          if (sums_[l * kTile + i] < threshold_[i]) continue;
-          TopK& best = best_[at(i)];
-          best.push({aggregate_of(in_, first_ + i, label + l, scratch_), static_cast<int32_t>(label + l)});
-          if (best.full()) threshold_[i] = std::max(threshold_[i], bound(i, best.threshold()));
-        }
+      MergeArgs last = sum_block(label, n);
+      for (int64_t l = 0; l < n; l += kScan) {
+        last.n = std::min(kScan, n - l);
+        kernels_.merge(last);
+        if (label == 0 && l == 0) prime(last.n, k);
+        each_hit(last.n, [&](int64_t j, int i) { visit(i, label + l, j); });
+        last.h += kScan;
+        if (last.sums) last.sums += kScan * lanes_;
       }
     }
-    for (int64_t i = 0; i < size_; ++i) {
+    for (int i = 0; i < size_; ++i) {
       const auto& sorted = best_[at(i)].sorted();
       for (int64_t j = 0; j < k; ++j) {
         ids[(first_ + i) * k + j] = sorted[at(j)].id;
@@ -100,170 +83,262 @@ class Tile {
   }
 
  private:
-  // Outputs to bytes [r][bucket][instance].
-  void load() {
-    const int64_t B = in_.buckets, R = in_.repeats;
-    low_.assign(at(R * kTile), 0.f);
-    for (int64_t i = 0; i < size_; ++i) {
-      float range = 0, least = std::numeric_limits<float>::infinity(), most = -least;
-      for (int64_t r = 0; r < R; ++r) {
-        float low, high;
-        if (!kernels_.extremes(in_.p + (r * in_.rows + first_ + i) * B, B, &low, &high)) {
-          throw std::invalid_argument("the models' outputs must be finite");
-        }
-        low_[at(r * kTile + i)] = low;
-        range = std::max(range, high - low);
-        least = std::min(least, low);
-        most = std::max(most, high);
-      }
-      if (in_.aggregate != Aggregate::mean) {  // one zero for all repetitions
-        for (int64_t r = 0; r < R; ++r) low_[at(r * kTile + i)] = least;
-        range = most - least;
-      }
-      step_[i] = range > 0 ? static_cast<double>(range) / 254 : 1;
-      zero_[i] = 0;
-      for (int64_t r = 0; r < R; ++r) zero_[i] += low_[at(r * kTile + i)];
-    }
-    constexpr int64_t kChunk = 1024;
-    uint8_t rows[kTile * kChunk];
-    std::memset(rows, 0, sizeof rows);
+  struct Lane {
+    float threshold = -std::numeric_limits<float>::infinity();  // the k-th best score is not below
+    float guess = std::numeric_limits<float>::infinity();       // of the k-th best score of all labels
+    double sum_low = 0, sum_high = 0, least = 0, most = 0;      // of the lo_r and hi_r
+    double error = 0;                                           // of float sums, in units of the score's sum
+    double step = 1;
+  };
+
+  const float* row(int64_t r, int i) const { return in_.p + (r * in_.rows + first_ + i) * in_.buckets; }
+
+  // Extremes of each repetition, and a threshold from a sample of labels.
+  void survey(int i, int64_t k) {
+    const int64_t n = std::min(kSample, in_.labels), R = in_.repeats;
+    Lane& lane = lane_[i];
+    lane.least = std::numeric_limits<double>::infinity();
+    lane.most = -lane.least;
+    double size = 0;
     for (int64_t r = 0; r < R; ++r) {
-      uint8_t* q = q_.data() + r * B * kTile;
-      for (int64_t b = 0; b < B; b += kChunk) {
-        const int64_t n = std::min(kChunk, B - b);
-        for (int64_t i = 0; i < size_; ++i) {
-          kernels_.round_up(in_.p + (r * in_.rows + first_ + i) * B + b, n, low_[at(r * kTile + i)],
-                            static_cast<float>(1 / step_[i]), rows + i * kChunk);
-        }
-        int64_t j = 0;
-        for (; j + 8 <= n; j += 8) {
-          transpose8(rows + j, kChunk, q + (b + j) * kTile, kTile);
-          transpose8(rows + 8 * kChunk + j, kChunk, q + (b + j) * kTile + 8, kTile);
-        }
-        for (; j < n; ++j) {
-          for (int64_t i = 0; i < kTile; ++i) q[(b + j) * kTile + i] = rows[i * kChunk + j];
-        }
+      float low, high;
+      if (!kernels_.extremes(row(r, i), in_.buckets, &low, &high) || low < -kLargest || high > kLargest) {
+        throw std::invalid_argument("the models' outputs must be finite and at most 1e36 in absolute value");
+      }
+      low_[at(r * lanes_ + i)] = low;
+      high_[at(r * lanes_ + i)] = high;
+      lane.sum_low += low;
+      lane.sum_high += high;
+      lane.least = std::min<double>(lane.least, low);
+      lane.most = std::max<double>(lane.most, high);
+      size += std::max(std::abs(low), std::abs(high));
+      float* values = sample_.data() + (in_.aggregate == Aggregate::mean ? std::min<int64_t>(r, 1) : r) * n;
+      kernels_.gather(row(r, i), in_.table + r * in_.labels, n, values);
+      if (values != sample_.data() && in_.aggregate == Aggregate::mean) {
+        for (int64_t s = 0; s < n; ++s) sample_[at(s)] += values[s];
       }
     }
-  }
-
-  void sum_block(int64_t label, int64_t n) {
-    const bool least = in_.aggregate == Aggregate::min;
-    const auto four = least ? kernels_.min_four : kernels_.add_four;
-    const auto one = least ? kernels_.min_one : kernels_.add_one;
-    const int64_t stride = in_.buckets * kTile;
-    const uint16_t* h = in_.table + label;
-    int64_t r = 0;
-    for (; r + 4 <= in_.repeats; r += 4) {
-      four(q_.data() + r * stride, stride, h + r * in_.labels, in_.labels, n, r == 0, sums_.data());
+    lane.error = size * static_cast<double>(R + 4) * std::ldexp(1., -23);
+    if (n < k) return;
+    TopK best(k), more(std::min(8 * k, n));
+    for (int64_t s = 0; s < n; ++s) {
+      const float* v = sample_.data() + s;
+      const float score = in_.aggregate == Aggregate::mean
+                              ? *v / static_cast<float>(R)
+                              : aggregate_of(in_.aggregate, v, R, n, order_.data());
+      const Scored scored{score, static_cast<int32_t>(s)};
+      best.push(scored);
+      more.push(scored);
     }
-    for (; r < in_.repeats; ++r) one(q_.data() + r * stride, h + r * in_.labels, n, r == 0, sums_.data());
+    lane.threshold = best.threshold();
+    // The tail goes on as it fell from the 8k-th to the k-th best: so much more per e-fold of labels.
+    const double slope = (static_cast<double>(lane.threshold) - more.threshold()) / std::log(8.);
+    lane.guess =
+        static_cast<float>(slope * std::log(static_cast<double>(in_.labels) / static_cast<double>(n)));
+    lane.guess += lane.threshold;
   }
 
-  // The least sum that a label of at least this score can have; 2 less for the rounding of all of this.
-  uint16_t bound(int64_t i, float score) const {
-    const auto R = static_cast<double>(in_.repeats);
-    double least;
+  // How the outputs of an instance become bytes: (x - zero_r) * scale + add in [0, most].
+  struct Rule {
+    float scale, add, most;
+  };
+
+  Rule choose(int i) {
+    Lane& lane = lane_[i];
+    const double R = static_cast<double>(in_.repeats);
+    flip_[i] = 0;
+    double range = std::min<double>(lane.most, lane.guess) - lane.least;  // beyond it all are alike
+    if (in_.aggregate == Aggregate::mean) {
+      const double gain = lane.guess * R - lane.sum_low, deficit = lane.sum_high - lane.threshold * R;
+      flip_[i] = gain > deficit ? 255 : 0;
+      range = std::isfinite(deficit) ? std::min(gain, deficit) : (lane.sum_high - lane.sum_low) / 2;
+      if (!flip_[i]) range *= kScale / (kScale + kShift * R);
+    }
+    lane.step = std::max({range / kScale, 4 * lane.error, 1e-36});
+    set_limit(i);
+    const auto scale = static_cast<float>(1 / lane.step);
+    if (in_.aggregate == Aggregate::median) return {1e36f, 1, 1};
+    if (flip_[i]) return {-scale, 0, 255};
+    const bool sum = in_.aggregate == Aggregate::mean;
+    return {scale, sum ? static_cast<float>(0.999 - kShift) : 0.999f, 255};
+  }
+
+  float zero(int64_t r, int i) const {
     switch (in_.aggregate) {
       case Aggregate::mean:
-        least = (score * R - zero_[i]) / step_[i];
-        break;
+        return flip_[i] ? high_[at(r * lanes_ + i)] : low_[at(r * lanes_ + i)];
       case Aggregate::min:
-        least = (score - zero_[i] / R) / step_[i];
-        break;
-      default:
-        least = (score - zero_[i] / R) / step_[i] * static_cast<double>(in_.repeats / 2 + 1);
-        break;
+        return static_cast<float>(lane_[i].least);
+      default: {  // the mean of the middle two rounds
+        const float t = lane_[i].threshold;
+        return std::max(t - std::abs(t) * std::ldexp(1.f, -22), static_cast<float>(-kLargest));
+      }
     }
-    // round_up may be 0.001 short per repetition; float sums of the scores round, too: allow 1e-5 of the
-    // range.
-    least -= 2 + R * 0.01;
-    return static_cast<uint16_t>(std::clamp(std::floor(least), 0., 65535.));
   }
 
-  // First thresholds: the k-th best score of the labels with the best sums among the first n.
-  void prime(int64_t n, int64_t k) {
-    for (int64_t i = 0; i < size_; ++i) {
-      threshold_[i] = 0;
-      if (n < k) continue;
-      TopK best(k);
-      for (int64_t l = 0; l < n; ++l) {
-        best.push({static_cast<float>(sums_[l * kTile + i]), static_cast<int32_t>(l)});
+  // Outputs of some repetitions to bytes [repetition][bucket][instance].
+  void round(const Rule* rule, int64_t r, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) {
+      for (int64_t b = 0; b < in_.buckets; b += kChunk) {
+        const int64_t n = std::min(kChunk, in_.buckets - b);
+        for (int i = 0; i < size_; ++i) {
+          kernels_.round(row(r + j, i) + b, n, zero(r + j, i), rule[i].scale, rule[i].add, rule[i].most,
+                         rows_.data() + i * kRow);
+        }
+        kernels_.interleave(rows_.data(), kRow, lanes_, n, q_.data() + j * stride_ + b * lanes_);
       }
-      float least = std::numeric_limits<float>::infinity();
-      for (const Scored& s : best.sorted())
-        least = std::min(least, aggregate_of(in_, first_ + i, s.id, scratch_));
-      threshold_[i] = bound(i, least);
+    }
+  }
+
+  // The least bound (after flip_) of a label whose score is at least the lane's threshold. Rounding may be
+  // off by 0.0015 per repetition.
+  void set_limit(int i) {
+    const Lane& lane = lane_[i];
+    const double R = static_cast<double>(in_.repeats), sum = lane.threshold * R;
+    double limit;
+    if (in_.aggregate == Aggregate::median) {
+      limit = static_cast<double>((in_.repeats + 1) / 2);
+    } else if (in_.aggregate == Aggregate::min) {
+      limit = (lane.threshold - lane.least) / lane.step - 1;
+    } else if (flip_[i]) {
+      limit = 255 - ((lane.sum_high - sum + lane.error) / lane.step + 1 + 0.002 * R);
+      if (limit <= 0) limit = 0;
+    } else {
+      limit = (sum - lane.sum_low - lane.error) / lane.step - 1 - (kShift + 0.002) * R;
+    }
+    limit_[i] = static_cast<uint8_t>(std::clamp(std::floor(limit), 0., 255.));
+  }
+
+  // Sums of n labels from `label` on over all repetitions but the last few; returns what is left to do, which
+  // goes to bounds_ piece by piece.
+  MergeArgs sum_block(int64_t label, int64_t n) {
+    Rule rule[kMaxLanes];
+    for (int i = 0; i < size_; ++i) rule[i] = choose(i);
+    MergeArgs a{};
+    a.q = q_.data();
+    a.q_stride = stride_;
+    a.h_stride = in_.labels;
+    a.n = n;
+    a.lanes = lanes_;
+    a.least = in_.aggregate == Aggregate::min;
+    a.out = static_cast<uint8_t*>(sums_.data());
+    for (int64_t r = 0;; r += group_) {
+      a.group = static_cast<int>(std::min<int64_t>(group_, in_.repeats - r));
+      a.h = in_.table + r * in_.labels + label;
+      round(rule, r, a.group);
+      if (r + group_ >= in_.repeats) break;
+      kernels_.merge(a);
+      a.sums = a.out;
+    }
+    a.out = bounds_.data();
+    return a;
+  }
+
+  // Calls visit(label, instance) for the first n labels of bounds_ that may reach the instance's threshold.
+  template <class Visit>
+  void each_hit(int64_t n, const Visit& visit) {
+    const int64_t hits = kernels_.scan(bounds_.data(), n, lanes_, flip_, limit_, hits_.data(), which_.data());
+    const uint64_t present = ~uint64_t{0} >> (64 - size_);
+    for (int64_t h = 0; h < hits; ++h) {
+      for (uint64_t mask = which_[at(h)] & present; mask; mask &= mask - 1) {
+        visit(hits_[at(h)], std::countr_zero(mask));
+      }
+    }
+  }
+
+  uint8_t bound(int64_t l, int i) const { return bounds_[l * lanes_ + i] ^ flip_[i]; }
+
+  void visit(int i, int64_t first, int64_t l) {
+    if (bound(l, i) < limit_[i]) return;  // the limit has grown since the scan
+    TopK& best = best_[at(i)];
+    best.push({score_of(in_, first_ + i, first + l, values_.data(), order_.data()),
+               static_cast<int32_t>(first + l)});
+    raise(i, best.threshold());
+  }
+
+  void raise(int i, float threshold) {
+    if (!(threshold > lane_[i].threshold)) return;
+    lane_[i].threshold = threshold;
+    set_limit(i);
+  }
+
+  // Thresholds from the labels with the best bounds among the first n.
+  void prime(int64_t n, int64_t k) {
+    if (n < k) return;
+    std::vector<TopK> best(at(size_), TopK(k));
+    each_hit(n, [&](int64_t l, int i) {
+      best[at(i)].push({static_cast<float>(bound(l, i)), static_cast<int32_t>(l)});
+    });
+    for (int i = 0; i < size_; ++i) {
+      if (!best[at(i)].full()) continue;
+      TopK exact(k);
+      for (const Scored& s : best[at(i)].sorted()) {
+        exact.push({score_of(in_, first_ + i, s.id, values_.data(), order_.data()), s.id});
+      }
+      raise(i, exact.threshold());
     }
   }
 
   const MachScores& in_;
-  const AggregateKernels& kernels_;
-  int64_t first_ = 0, size_ = 0;
+  const BoundKernels& kernels_;
+  const int lanes_;
+  const int64_t stride_;
+  const int group_;
+  int64_t first_ = 0;
+  int size_ = 0;
   Buffer<uint8_t> q_;
-  Buffer<uint16_t> sums_;
+  Recycled sums_;
+  Buffer<uint8_t> bounds_, rows_;
   std::vector<int32_t> hits_;
-  std::vector<float> low_, scratch_;
-  double step_[kTile] = {}, zero_[kTile] = {};
-  uint16_t threshold_[kTile] = {};
+  std::vector<uint64_t> which_;
+  std::vector<float> sample_, values_, order_, low_, high_;
+  Lane lane_[kMaxLanes];
+  uint8_t flip_[kMaxLanes] = {}, limit_[kMaxLanes] = {};
   std::vector<TopK> best_;
 };
 
-void check(const MachScores& in, int64_t k) {
+}  // namespace
+
+float aggregate_of(Aggregate aggregate, const float* v, int64_t repeats, int64_t stride, float* order) {
+  if (aggregate == Aggregate::min) {
+    float least = v[0];
+    for (int64_t r = 1; r < repeats; ++r) least = std::min(least, v[r * stride]);
+    return least;
+  }
+  if (aggregate == Aggregate::mean) {
+    float sum = 0;
+    for (int64_t r = 0; r < repeats; ++r) sum += v[r * stride];
+    return sum / static_cast<float>(repeats);
+  }
+  for (int64_t r = 0; r < repeats; ++r) order[r] = v[r * stride];
+  float* middle = order + repeats / 2;
+  std::nth_element(order, middle, order + repeats);
+  if (repeats % 2) return *middle;
+  return 0.5f * (*std::max_element(order, middle) + *middle);
+}
+
+float score_of(const MachScores& in, int64_t row, int64_t label, float* values, float* order) {
+  for (int64_t r = 0; r < in.repeats; ++r) {
+    values[r] = in.p[(r * in.rows + row) * in.buckets + in.table[r * in.labels + label]];
+  }
+  return aggregate_of(in.aggregate, values, in.repeats, 1, order);
+}
+
+void check_topk(const MachScores& in, int64_t k) {
   if (in.repeats < 1 || in.repeats > 256) throw std::invalid_argument("repeats must be in 1..256");
   if (k < 1 || k > in.labels) throw std::invalid_argument("k must be in 1..labels");
 }
 
-}  // namespace
-
 void mach_topk(const MachScores& in, int64_t k, int threads, int32_t* ids, float* scores) {
-  check(in, k);
-  const int64_t tiles = chunk_count(in.rows, kTile);
-  threads = static_cast<int>(std::min<int64_t>(std::max(threads, 1), std::max<int64_t>(tiles, 1)));
-  std::vector<Tile> scratch;
-  scratch.reserve(at(threads));
-  for (int t = 0; t < threads; ++t) scratch.emplace_back(in);
+  check_topk(in, k);
+  threads = std::max(threads, 1);
+  const int lanes = in.rows > 16 * threads ? kMaxLanes : 16;  // any width gives the same result
+  const int64_t tiles = chunk_count(in.rows, lanes);
+  threads = static_cast<int>(std::min<int64_t>(threads, std::max<int64_t>(tiles, 1)));
+  std::deque<Tile> scratch;
+  for (int t = 0; t < threads; ++t) scratch.emplace_back(in, lanes);
   parallel_for(tiles, threads,
-               [&](int64_t tile, int thread) { scratch[at(thread)].run(tile * kTile, k, ids, scores); });
-}
-
-void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const int32_t* by_bucket, int64_t m,
-                          int64_t k, int threads, int32_t* ids, float* scores) {
-  check(in, k);
-  struct Scratch {
-    std::vector<int32_t> seen;  // the last row that looked at the label, plus 1
-    std::vector<float> values;
-  };
-  std::vector<Scratch> scratch(at(std::max(threads, 1)));
-  m = std::min(m, in.buckets);
-  parallel_for(in.rows, threads, [&](int64_t row, int thread) {
-    Scratch& own = scratch[at(thread)];
-    own.seen.resize(at(in.labels), 0);
-    TopK best(k);
-    const auto tag = static_cast<int32_t>(row + 1);
-    for (int64_t r = 0; r < in.repeats; ++r) {
-      const float* p = in.p + (r * in.rows + row) * in.buckets;
-      TopK top(m);
-      for (int64_t b = 0; b < in.buckets; ++b) {
-        if (!top.full() || p[b] > top.threshold()) top.push({p[b], static_cast<int32_t>(b)});
-      }
-      for (const Scored& bucket : top.sorted()) {
-        const int64_t* range = offsets + r * (in.buckets + 1) + bucket.id;
-        for (int64_t e = range[0]; e < range[1]; ++e) {
-          const int32_t label = by_bucket[e];
-          if (own.seen[at(label)] == tag) continue;
-          own.seen[at(label)] = tag;
-          best.push({aggregate_of(in, row, label, own.values), label});
-        }
-      }
-    }
-    const auto& sorted = best.sorted();
-    for (int64_t j = 0; j < k; ++j) {
-      const bool have = j < static_cast<int64_t>(sorted.size());
-      ids[row * k + j] = have ? sorted[at(j)].id : -1;
-      scores[row * k + j] = have ? sorted[at(j)].score : -std::numeric_limits<float>::infinity();
-    }
-  });
+               [&](int64_t tile, int thread) { scratch[at(thread)].run(tile * lanes, k, ids, scores); });
 }
 
 }  // namespace xmc

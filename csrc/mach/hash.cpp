@@ -9,77 +9,59 @@ namespace {
 
 constexpr int64_t kLabels = 1 << 16;  // hashed per block
 constexpr int64_t kRows = 1 << 14;    // rows per block of the label matrix
+constexpr int64_t kStep = 256;        // rows hashed and sorted at a time
 
 size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-// Sorted without duplicates, in place; returns the new length. Rows are short: insertion, else std::sort.
-int64_t sort_unique(int32_t* x, int64_t n) {
-  if (n > 24) {
-    std::sort(x, x + n);
-    return std::unique(x, x + n) - x;
-  }
-  int64_t size = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t value = x[i];
-    int64_t j = size;
-    while (j > 0 && x[j - 1] > value) --j;
-    if (j > 0 && x[j - 1] == value) continue;
-    for (int64_t m = size; m > j; --m) x[m] = x[m - 1];
-    x[j] = value;
-    ++size;
-  }
-  return size;
+int64_t sort_unique(uint16_t* x, int64_t n) {
+  std::sort(x, x + n);
+  return std::unique(x, x + n) - x;
 }
 
 }  // namespace
 
-std::vector<uint16_t> mach_table(uint64_t seed, int64_t repeats, int64_t n_labels, int64_t n_buckets,
-                                 int threads) {
-  std::vector<uint16_t> table(at(repeats * n_labels));
+void mach_table(uint64_t seed, int64_t repeats, int64_t n_labels, int64_t n_buckets, int threads,
+                uint16_t* table) {
   const int64_t blocks = chunk_count(n_labels, kLabels);
   const HashKernels& kernels = hash_kernels();
   parallel_for(repeats * blocks, threads, [&](int64_t i, int) {
     const int64_t r = i / blocks, first = i % blocks * kLabels;
-    const MachHash hash(seed, r, n_buckets);
-    kernels.range(hash.a, hash.b, hash.buckets, static_cast<uint32_t>(first),
-                  std::min(kLabels, n_labels - first), table.data() + r * n_labels + first);
+    kernels.range(MachHash(seed, r, n_buckets), static_cast<uint32_t>(first),
+                  std::min(kLabels, n_labels - first), table + r * n_labels + first);
   });
-  return table;
 }
 
-BucketMatrix bucket_matrix(const CsrView<>& Y, const MachHash& hash, int threads) {
-  // Buckets go to where the labels are, row by row; then the gaps that duplicates leave are closed.
-  BucketMatrix m;
-  m.indptr.assign(at(Y.rows) + 1, 0);
-  m.indices.resize(at(Y.nnz()));
+int64_t bucket_matrix(const CsrView<>& Y, const MachHash& hash, int threads, int64_t* indptr,
+                      int32_t* indices) {
+  // Buckets go to where the labels are, block by block; then the gaps that duplicates leave are closed. One
+  // thread leaves none.
+  const HashKernels& kernels = hash_kernels();
   const int64_t blocks = chunk_count(Y.rows, kRows);
-  parallel_for(blocks, threads, [&](int64_t block, int) {
+  std::vector<std::vector<uint16_t>> scratch(at(std::max(threads, 1)));
+  const bool alone = threads <= 1;
+  int32_t* next = indices;
+  indptr[0] = 0;
+  parallel_for(blocks, threads, [&](int64_t block, int thread) {
     const int64_t first = block * kRows, end = std::min(Y.rows, first + kRows);
-    for (int64_t e = Y.begin(first); e < Y.end(end - 1); ++e) {
-      m.indices[at(e)] = static_cast<int32_t>(hash(static_cast<uint32_t>(Y.indices[e])));
+    std::vector<uint16_t>& x = scratch[at(thread)];
+    int32_t* out = alone ? next : indices + Y.begin(first);
+    for (int64_t row = first; row < end; row += kStep) {
+      const int64_t stop = std::min(end, row + kStep), n = Y.begin(stop) - Y.begin(row);
+      if (static_cast<int64_t>(x.size()) < n + 8) x.resize(at(n + 8));
+      kernels.list(hash, Y.indices + Y.begin(row), n, x.data());
+      out = kernels.sort_rows(x.data(), Y.indptr + row, stop - row, &sort_unique, out, indptr + row + 1);
     }
-    int32_t* out = m.indices.data() + Y.begin(first);
-    for (int64_t row = first; row < end; ++row) {
-      int32_t* own = m.indices.data() + Y.begin(row);
-      const int64_t n = sort_unique(own, Y.size(row));
-      if (out != own) std::copy(own, own + n, out);
-      out += n;
-      m.indptr[at(row) + 1] = n;
-    }
+    if (alone) next = out;
   });
-  for (int64_t row = 0; row < Y.rows; ++row) m.indptr[at(row) + 1] += m.indptr[at(row)];
-  for (int64_t block = 1; block < blocks; ++block) {
+  for (int64_t row = 0; row < Y.rows; ++row) indptr[row + 1] += indptr[row];
+  for (int64_t block = 1; block < blocks && !alone; ++block) {
     const int64_t first = block * kRows, end = std::min(Y.rows, first + kRows);
-    const int64_t from = Y.begin(first), to = m.indptr[at(first)];
-    if (from != to) {
-      std::copy(m.indices.begin() + from, m.indices.begin() + from + (m.indptr[at(end)] - to),
-                m.indices.begin() + to);
-    }
+    const int64_t from = Y.begin(first), to = indptr[first];
+    if (from != to) std::copy(indices + from, indices + from + (indptr[end] - to), indices + to);
   }
-  m.indices.resize(at(m.indptr.back()));
-  return m;
+  return indptr[Y.rows];
 }
 
 InvertedTable invert_table(const uint16_t* table, int64_t repeats, int64_t n_labels, int64_t n_buckets,

@@ -32,20 +32,26 @@ struct MachHash {
 
 struct HashKernels {
   // out[i] = h(first + i), i < n
-  void (*range)(uint64_t a, uint64_t b, uint32_t buckets, uint32_t first, int64_t n, uint16_t* out);
+  void (*range)(const MachHash& h, uint32_t first, int64_t n, uint16_t* out);
+  // out[i] = h(labels[i]), i < n
+  void (*list)(const MachHash& h, const int32_t* labels, int64_t n, uint16_t* out);
+  // Rows of buckets, row i being x[indptr[i] - indptr[0] ..]: each sorted and without duplicates, one after
+  // the other to `out`, whose end is returned, their lengths to `sizes`. Rows longer than 8 are given to
+  // `longer`, which sorts in place and returns the length without duplicates. x may be read, and is changed,
+  // up to 8 places beyond its end.
+  int32_t* (*sort_rows)(uint16_t* x, const int64_t* indptr, int64_t rows,
+                        int64_t (*longer)(uint16_t* row, int64_t n), int32_t* out, int64_t* sizes);
 };
 XMC_SIMD_TABLE(HashKernels, hash_kernels)
 
 // table[r L + l] = h_r(l), R x L.
-std::vector<uint16_t> mach_table(uint64_t seed, int64_t repeats, int64_t n_labels, int64_t n_buckets,
-                                 int threads);
+void mach_table(uint64_t seed, int64_t repeats, int64_t n_labels, int64_t n_buckets, int threads,
+                uint16_t* table);
 
 // Y (n x L, binary) -> n x B, binary, sorted, without duplicates: bucket b where a label hashes to b.
-struct BucketMatrix {
-  std::vector<int64_t> indptr;
-  std::vector<int32_t> indices;
-};
-BucketMatrix bucket_matrix(const CsrView<>& Y, const MachHash& hash, int threads);
+// `indptr` has room for n + 1, `indices` for Y's; returns how many of these are used.
+int64_t bucket_matrix(const CsrView<>& Y, const MachHash& hash, int threads, int64_t* indptr,
+                      int32_t* indices);
 
 // Labels by bucket: those of (r, b) are labels[offsets[r (B+1) + b] .. offsets[r (B+1) + b + 1]), ascending;
 // offsets count from the start of labels.

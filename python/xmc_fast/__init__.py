@@ -19,6 +19,9 @@ _LAZY = {
     "Mach": "xmc_fast.mach",
     "data": "xmc_fast.data",
     "pipeline": "xmc_fast.pipeline",
+    "plan": "xmc_fast.planner",
+    "planner": "xmc_fast.planner",
+    "engine": "xmc_fast.engine",
     "plots": "xmc_fast.plots",
     "TextModel": "xmc_fast.pipeline",
     "text": "xmc_fast.text",
@@ -30,6 +33,8 @@ _LAZY = {
     "propensity": "xmc_fast.propensity",
     "SparseModel": "xmc_fast.model",
     "decide": "xmc_fast.decide",
+    "declare": "xmc_fast.declare",
+    "LinearDeclare": "xmc_fast.declare",
     "knn": "xmc_fast.knn",
 }
 

@@ -11,7 +11,10 @@ def force_simd_level(name: str) -> None: ...
 def available_cpus() -> int: ...
 def default_threads() -> int: ...
 def set_default_threads(threads: int) -> None: ...
+def new_result(bytes: int) -> npt.NDArray[np.uint8]: ...
+def recycled_bytes(release: bool) -> int: ...
 def measure_roofline(threads: int, seconds: float) -> tuple[float, float, float]: ...
+def measure_random_lines(table_lines: int, seconds: float) -> float: ...
 def parse_cpulist(text: str) -> list[int]: ...
 def numa_topology(root: str, allowed: list[int]) -> list[tuple[int, list[int]]]: ...
 def numa_machine() -> list[tuple[int, list[int]]]: ...
@@ -267,11 +270,23 @@ def decide_bca(
     seed: int,
     threads: int,
 ) -> tuple[Any, Any, float, list[float], list[int], bool]: ...
+def decide_linear(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    terms: Any,
+    label_weights: Any,
+    positives: Any,
+    k: int,
+    threads: int,
+) -> tuple[Any, Any, float, float]: ...
 def decide_frank_wolfe(
     indptr: Any,
     indices: Any,
     data: Any,
-    truth: Any,
+    y_indptr: Any,
+    y_indices: Any,
+    trust: Any,
     terms: Any,
     label_weights: Any,
     positives: Any,
@@ -339,6 +354,24 @@ def recover_labels(
     k: int,
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
+
+# spmm
+def spmm(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    data: npt.NDArray[np.float32],
+    dense: npt.NDArray[np.float32],
+    threads: int,
+) -> npt.NDArray[np.float32]: ...
+def row_adam(
+    weight: npt.NDArray[np.float32],
+    mean: npt.NDArray[np.float32],
+    square: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int64],
+    gradient: npt.NDArray[np.float32],
+    step: tuple[float, float, float, float, float],
+    threads: int,
+) -> None: ...
 
 # predict
 def build_layout(
@@ -513,7 +546,7 @@ def bucket_matrix(
     repeat: int,
     n_buckets: int,
     threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]: ...
 def invert_table(
     table: npt.NDArray[np.uint16], n_buckets: int, threads: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
@@ -530,3 +563,30 @@ def mach_topk_candidates(
     k: int,
     threads: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
+
+# gather
+def gather_dot(
+    batch: int,
+    width: int,
+    dims: int,
+    labels: int,
+    candidates: int,
+    h: int,
+    table: int,
+    scores: int,
+    threads: int,
+) -> None: ...
+def gather_dot_grad_h(
+    batch: int,
+    width: int,
+    dims: int,
+    labels: int,
+    candidates: int,
+    g: int,
+    table: int,
+    gh: int,
+    threads: int,
+) -> None: ...
+def gather_dot_grad_rows(
+    batch: int, width: int, dims: int, labels: int, candidates: int, g: int, h: int, threads: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...

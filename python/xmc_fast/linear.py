@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, features, labels, to_scipy, transpose
-from xmc_fast._files import write_text
+from xmc_fast._batches import Batches as _Batches
+from xmc_fast._batches import Store, batches_of, expected_cost
 from xmc_fast._progress import progress
+from xmc_fast._rows import Rows as _Rows
+from xmc_fast._rows import prepare_rows as _prepare_rows
 from xmc_fast._threads import resolve_threads
-from xmc_fast.model import Block, SparseModel, block_indices, read_block, write_block, write_manifest
+from xmc_fast.engine import run
+from xmc_fast.model import Block, SparseModel
 
-_REPORT = (
-    "status",
-    "outer_iterations",
-    "inner_iterations",
-    "active_rows",
-    "objective",
-    "gradient_norm",
-    "seconds",
-)
-_CHECKPOINT = "fit.json"
 _NO_FLOATS = np.empty(0, np.float32)
 # In the order of the core's enums; a model as start comes after the named rules.
 _SOLVERS = ("dual", "newton", "l1")
@@ -151,6 +142,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         *,
         labels: tuple[int, int] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        engine: Any = None,
     ) -> OneVsAll:
         """Train.
 
@@ -165,7 +157,13 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             Folder where batches are written as they finish. A later call with the same data and parameters
             goes on from there and ends with the same bytes; the folder is then a model `SparseModel.load`
             opens, and ``model_`` is mapped from it.
+        engine : "dask", "ray", a joblib backend's name, or a client object, optional
+            Solve the batches on its workers (see `xmc_fast.engine`); they write into ``checkpoint``, which they
+            must all see, or without one return their batches. ``n_jobs`` is then the threads of a task. The
+            model has the same bytes; ``report_["engine"]`` tells who did what. None: threads of this process.
         """
+        if Y is None:
+            raise ValueError("OneVsAll requires y to be passed, but the target y is None")
         self._check_parameters()
         x = _prepare_rows(X, bool(self.normalize), self.bias)
         y = _labels(Y, x.rows)
@@ -173,10 +171,10 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         if isinstance(self.random_state, (int, np.integer)):
             seed = int(self.random_state)
-        store = _Store(checkpoint, self._settings(seed), x, y, (start, stop))
-        batches = _batches(start, stop, int(self.block_labels))
+        store = Store(checkpoint, self._settings(seed), x, y, (start, stop))
+        batches = batches_of(start, stop, int(self.block_labels))
         todo = [b for b in range(len(batches)) if b not in store.done]
-        nodes = self._train(x, y, [batches[b] for b in todo], todo, batches, store, seed)
+        nodes = self._train(x, y, todo, batches, store, seed, engine)
         self.n_features_in_ = x.features - (self.bias is not None)
         self.n_labels_ = stop - start
         params = {name: value for name, value in self._settings(seed).items() if name != "version"}
@@ -184,14 +182,25 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         self.model_ = model
         self.report_: dict[str, Any] = {
             **report,
-            "placement": {"threads": resolve_threads(self.n_jobs), "nodes": nodes},
+            **nodes,
         }
         return self
 
-    def predict(self, X: Any, k: int = 5) -> sp.csr_matrix:
-        """The ``k`` best labels of each row: scipy CSR (n, L) of scores, stored best first."""
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.two_d_labels = True
+        return tags
+
+    def predict(self, X: Any, k: int = 5, *, engine: Any = None) -> sp.csr_matrix:
+        """The ``k`` best labels of each row: scipy CSR (n, L) of scores, stored best first.
+
+        With an ``engine`` (see `fit`) its workers predict shards of the labels.
+        """
         check_is_fitted(self, "model_")
-        return self.model_.predict(X, k, n_jobs=self.n_jobs)
+        return self.model_.predict(X, k, n_jobs=self.n_jobs, engine=engine)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """All scores, (n, L) dense: for small L."""
@@ -216,47 +225,64 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         self,
         x: _Rows,
         y: Csr,
-        todo: list[tuple[int, int]],
-        numbers: list[int],
+        todo: list[int],
         batches: list[tuple[int, int]],
-        store: _Store,
+        store: Store,
         seed: int,
-    ) -> list[dict[str, Any]]:
+        engine: Any,
+    ) -> dict[str, Any]:
         positives = transpose(y)
+        counts = np.diff(positives.indptr)
         init, start = self._start(y.shape[1], (batches[0][0], batches[-1][1]), x.features)
-        cost = _positive_cost(self.positive_weight, np.diff(positives.indptr), x.rows)
-        total = sum(last - first for first, last in batches)
+        arrays: dict[str, Any] = {
+            "x_indptr": x.csr.indptr,
+            "x_indices": x.csr.indices,
+            "x_data": x.csr.data,
+            "x_dense": x.dense if x.dense is not None else np.empty((0, 0), np.float32),
+            "y_indptr": positives.indptr,
+            "y_indices": positives.indices,
+            "cost_positive": _positive_cost(self.positive_weight, counts, x.rows),
+            "warm_indptr": start.indptr,
+            "warm_indices": start.indices,
+            "warm_data": start.data,
+        }
+        options = {
+            "n_features": x.features,
+            "solver": _SOLVERS.index(self._solver()),
+            "loss": _LOSSES.index(self.loss),
+            "init": init,
+            "C": float(self.C),
+            "eps": float(self.eps),
+            "max_iterations": int(self.max_iter),
+            "seed": seed,
+            "threshold": float(self.prune),
+            "keep_top": int(self.keep_top or 0),
+        }
+        work = _Batches(batches[0][0], batches[-1][1], int(self.block_labels), options, store.folder)
+        total = batches[-1][1] - batches[0][0]
         with progress(total, unit="label", desc="OneVsAll") as bar:
-            bar.update(total - sum(last - first for first, last in todo))
+            bar.update(total - sum(batches[b][1] - batches[b][0] for b in todo))
 
-            def on_batch(k: int, indptr: Any, indices: Any, data: Any, report: dict[str, Any]) -> None:
-                first, last = todo[k]
-                block = Block(first - batches[0][0], x.features, indptr, indices, data)
-                store.add(numbers[k], block, report)
-                bar.update(last - first)
+            def on_batch(number: int, solved: tuple[Block, dict[str, Any]]) -> None:
+                store.add(number, *solved)
+                bar.update(batches[number][1] - batches[number][0])
 
-            return _core.linear_train(
-                *x.csr[:3],
-                x.features,
-                x.dense if x.dense is not None else np.empty((0, 0), np.float32),
-                positives.indptr,
-                positives.indices,
-                cost,
-                _NO_FLOATS,
-                *start[:3],
-                np.array(todo, np.int64).ravel(),
-                _SOLVERS.index(self._solver()),
-                _LOSSES.index(self.loss),
-                init,
-                float(self.C),
-                float(self.eps),
-                int(self.max_iter),
-                seed,
-                float(self.prune),
-                int(self.keep_top or 0),
-                resolve_threads(self.n_jobs),
-                on_batch,
-            )
+            def on_stored(number: int, result: Any) -> None:
+                if store.folder is None:
+                    store.add(number, *result)
+                elif result is None:  # found there
+                    store.done.add(number)
+                else:
+                    store.reports[number] = result
+                bar.update(batches[number][1] - batches[number][0])
+
+            if engine is not None:
+                cost = expected_cost(counts, x.rows, [batches[b] for b in todo])
+                return {
+                    "engine": run(engine, work, arrays, todo, cost, n_jobs=self.n_jobs, on_block=on_stored)
+                }
+            threads = resolve_threads(self.n_jobs)
+            return {"placement": {"threads": threads, "nodes": work.solve(arrays, todo, threads, on_batch)}}
 
     def _check_parameters(self) -> None:
         def fail(name: str, expected: str) -> None:
@@ -353,67 +379,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
 
 
-class _Rows:
-    """Training rows as the core takes them: CSR, or dense."""
-
-    def __init__(self, csr: Csr | None, dense: npt.NDArray[np.float32] | None) -> None:
-        shape = csr.shape if csr is not None else dense.shape if dense is not None else (0, 0)
-        self.rows, self.features = int(shape[0]), int(shape[1])
-        self.dense = dense
-        self.csr = csr or Csr(np.zeros(1, np.int64), np.empty(0, np.int32), _NO_FLOATS, (0, self.features))
-
-
-def _prepare_rows(X: Any, normalize: bool, bias: float | None, *, n_features: int | None = None) -> _Rows:
-    """Checked, scaled to length 1 if asked, with the bias column."""
-    if not sp.issparse(X):
-        return _Rows(None, _prepare_dense(X, normalize, bias, n_features))
-    x = features(X, n_features=n_features)
-    data = x.data
-    counts = np.diff(x.indptr)
-    if normalize:
-        squares = np.concatenate([[0.0], np.cumsum(data.astype(np.float64) ** 2)])
-        norms = np.sqrt(squares[x.indptr[1:]] - squares[x.indptr[:-1]])
-        norms[counts == 0] = 1
-        data = (data / np.repeat(np.where(norms > 0, norms, 1), counts)).astype(np.float32)
-    if bias is None:
-        return _Rows(Csr(x.indptr, x.indices, data, x.shape), None)
-    n, D = x.shape
-    ends = x.indptr[1:] + np.arange(n)  # where each row's bias goes
-    keep = np.ones(len(data) + n, bool)
-    keep[ends] = False
-    values = np.full(len(keep), bias, np.float32)
-    columns = np.full(len(keep), D, np.int32)
-    values[keep] = data
-    columns[keep] = x.indices
-    return _Rows(Csr(x.indptr + np.arange(n + 1), columns, values, (n, D + 1)), None)
-
-
-def _prepare_dense(
-    X: Any, normalize: bool, bias: float | None, n_features: int | None
-) -> npt.NDArray[np.float32]:
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise ValueError(f"X must be two-dimensional, got shape {array.shape}")
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"X must hold real numbers, got dtype {array.dtype}")
-    if n_features is not None and array.shape[1] != n_features:
-        raise ValueError(f"X has {array.shape[1]} columns, expected {n_features}")
-    x = np.empty((array.shape[0], array.shape[1] + (bias is not None)), np.float32)
-    x[:, : array.shape[1]] = array
-    bad = np.argwhere(~np.isfinite(x[:, : array.shape[1]]))
-    if len(bad):
-        row, col = bad[0]
-        raise ValueError(
-            f"X must be finite, got {x[row, col]} at row {row}, column {col} ({len(bad)} such values)"
-        )
-    if normalize:
-        norms = np.linalg.norm(x[:, : array.shape[1]].astype(np.float64), axis=1)
-        x[:, : array.shape[1]] /= np.where(norms > 0, norms, 1)[:, None]
-    if bias is not None:
-        x[:, -1] = bias
-    return x
-
-
 def _labels(Y: Any, n_rows: int, n_labels: int | None = None) -> Csr:
     return labels(Y, n_rows=n_rows, n_labels=n_labels)
 
@@ -423,12 +388,6 @@ def _label_range(given: tuple[int, int] | None, n_labels: int) -> tuple[int, int
     if not 0 <= start < stop <= n_labels:
         raise ValueError(f"labels must be a range inside (0, {n_labels}), got ({start}, {stop})")
     return start, stop
-
-
-def _batches(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """Cut at multiples of size, counted from label 0."""
-    cuts = [start, *range((start // size + 1) * size, stop, size), stop]
-    return list(itertools.pairwise(cuts))
 
 
 def _positive_cost(weight: Any, counts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:
@@ -447,71 +406,3 @@ def _positive_cost(weight: Any, counts: npt.NDArray[np.int64], n: int) -> npt.ND
     if not np.all(np.isfinite(cost) & (cost > 0)):
         raise ValueError("positive_weight must be positive and finite")
     return np.ascontiguousarray(cost)
-
-
-class _Store:
-    """Solved batches, in memory or in a checkpoint folder."""
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None,
-        settings: dict[str, Any],
-        x: _Rows,
-        y: Csr,
-        label_range: tuple[int, int],
-    ) -> None:
-        self.blocks: dict[int, Block] = {}
-        self.reports: dict[int, dict[str, Any]] = {}
-        self.done: set[int] = set()
-        self.folder = None if folder is None else Path(folder)
-        if self.folder is None:
-            return
-        fit = {**settings, "labels": list(label_range), "data": _fingerprint(x, y)}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / _CHECKPOINT
-        if path.exists():
-            old = json.loads(path.read_text(encoding="utf-8"))
-            for name in fit:
-                if old.get(name) != fit[name]:
-                    raise ValueError(
-                        f"checkpoint {self.folder} is of another fit: {name} is {old.get(name)!r} there,"
-                        f" {fit[name]!r} here"
-                    )
-            self.done = set(block_indices(self.folder))
-        elif any(self.folder.iterdir()):
-            raise ValueError(f"checkpoint {self.folder} is neither empty nor of an earlier fit")
-        else:
-            write_text(path, json.dumps(fit, indent=1) + "\n")
-
-    def add(self, number: int, block: Block, report: dict[str, Any]) -> None:
-        self.reports[number] = report
-        if self.folder is None:
-            self.blocks[number] = block
-        else:
-            extra = {name: report[name] for name in _REPORT if name != "seconds"}
-            write_block(self.folder, number, block.first_label, block, extra)
-
-    def finish(
-        self, count: int, n_columns: int, bias: float | None, normalize: bool, params: dict[str, Any]
-    ) -> tuple[SparseModel, dict[str, Any]]:
-        if self.folder is None:
-            blocks = [self.blocks[b] for b in range(count)]
-            model = SparseModel(blocks, bias=bias, normalize=normalize, params=params)
-        else:
-            for b in self.done:
-                _, report = read_block(self.folder, b)
-                self.reports[b] = {**report, "seconds": np.full(len(report["status"]), np.nan)}
-            write_manifest(self.folder, bias=bias, normalize=normalize, params=params, n_columns=n_columns)
-            model = SparseModel.load(self.folder)
-        return model, {
-            name: np.concatenate([self.reports[b][name] for b in range(count)]) for name in _REPORT
-        }
-
-
-def _fingerprint(x: _Rows, y: Csr) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    arrays = [*x.csr[:3], *y[:2]] if x.dense is None else [x.dense, *y[:2]]
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    digest.update(repr((x.rows, x.features, y.shape)).encode())
-    return digest.hexdigest()

@@ -97,7 +97,7 @@ class TextModel:
     ) -> int:
         """Predict a file with one text per line in constant memory; see `xmc_fast.model.predict_file`."""
         pieces = (
-            self.predict(texts, k, proba=proba, n_jobs=n_jobs) for texts in _line_chunks(path, chunk_rows)
+            self.predict(texts, k, proba=proba, n_jobs=n_jobs) for texts in line_chunks(path, chunk_rows)
         )
         return stream.write_pieces(out, pieces)
 
@@ -205,7 +205,8 @@ def _restore(parameters: dict[str, Any], terms: list[str], idf: npt.NDArray[Any]
     return vectorizer
 
 
-def _line_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[list[str]]:
+def line_chunks(path: str | os.PathLike[str], rows: int) -> Iterator[list[str]]:
+    """The lines of a text file in lists of ``rows``."""
     chunk: list[str] = []
     with open(path, encoding="utf-8", newline="\n") as file:
         for line in file:

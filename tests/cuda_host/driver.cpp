@@ -9,6 +9,8 @@
 
 #include "decide/weighted_topk_cuda.h"
 #include "fanin/fanin_cuda.h"
+#include "gather/gather_dot_cuda.h"
+#include "mach/mach_cuda.h"
 
 using xmc::fanin::CudaLayer;
 using xmc::fanin::kBatch;
@@ -28,6 +30,12 @@ int xmc_fanin_grad_features_sparse(const CudaLayer*, int64_t, const int64_t*, co
 int xmc_fanin_grad_weights_sparse(const CudaLayer*, const void*, int, int64_t, const int64_t*, const int64_t*,
                                   const int64_t*, const float*, float*, float*, void*);
 int xmc_decide_weighted_topk(const xmc::CudaTopk*, void*);
+int xmc_mach_hash(uint64_t, uint64_t, int64_t, int64_t, uint16_t*, void*);
+int xmc_mach_scores(const xmc::CudaMach*, void*);
+int xmc_gather_dot(const xmc::CudaGatherDot*, float*, void*);
+int xmc_gather_dot_grad_h(const xmc::CudaGatherDot*, const float*, float*, void*);
+int xmc_gather_dot_grad_rows(const xmc::CudaGatherDot*, const float*, int64_t, const int64_t*, const int64_t*,
+                             float*, void*);
 }
 
 namespace {
@@ -188,6 +196,84 @@ void check_topk(int64_t rows, int64_t labels, int64_t k, int64_t segment, bool w
   }
 }
 
+void check_mach(int64_t R, int64_t rows, int64_t buckets, int64_t labels, int64_t count) {
+  unsigned state = 3;
+  Floats p(R * rows * buckets), scores(rows * count);
+  for (float& f : p) f = static_cast<float>((state = state * 1664525u + 1013904223u) >> 20) / 4096.f - 0.5f;
+  std::vector<uint16_t> table(R * labels);
+  for (int64_t r = 0; r < R; ++r) {
+    const uint64_t a = 0x9E3779B97F4A7C15ull * (2 * r + 1), b = ~a;
+    xmc_mach_hash(a, b, buckets, labels, table.data() + r * labels, nullptr);
+    for (int64_t l = 0; l < labels; ++l) {
+      if (table[r * labels + l] == ((a * l + b) >> 32) * buckets >> 32) continue;
+      std::printf("hash differs at %d\n", int(l));
+      failed = true;
+      return;
+    }
+  }
+  for (int aggregate = 0; aggregate < 3; ++aggregate) {
+    const int64_t first = labels - count;
+    const xmc::CudaMach job{p.data(), table.data(), R,     rows,      buckets,
+                            labels,   first,        count, aggregate, scores.data()};
+    xmc_mach_scores(&job, nullptr);
+    std::vector<double> want;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t l = first; l < labels; ++l) {
+        Floats v;
+        for (int64_t r = 0; r < R; ++r) v.push_back(p[(r * rows + i) * buckets + table[r * labels + l]]);
+        const double mean = std::accumulate(v.begin(), v.end(), 0.) / R;
+        std::sort(v.begin(), v.end());
+        const double median = 0.5 * (v[(R - 1) / 2] + double(v[R / 2]));
+        want.push_back(aggregate == 0 ? mean : aggregate == 1 ? v[0] : median);
+      }
+    }
+    compare("mach", scores, want);
+  }
+}
+
+void check_gather(int64_t batch, int64_t width, int64_t dims, int64_t labels) {
+  unsigned state = 5;
+  const auto random = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  Floats h(batch * dims), table(labels * dims), g(batch * width);
+  for (Floats* v : {&h, &table, &g}) {
+    for (float& f : *v) f = static_cast<float>(random() % 2001) / 1000.f - 1.f;
+  }
+  std::vector<int64_t> candidates(batch * width), places, starts, order;
+  for (int64_t& c : candidates) c = static_cast<int64_t>(random() % (labels + 1)) - 1;
+  std::vector<double> scores(batch * width), gh(batch * dims), rows;
+  for (int64_t place = 0; place < batch * width; ++place) {
+    if (candidates[place] < 0) continue;
+    for (int64_t i = 0; i < dims; ++i) {
+      const double e = table[candidates[place] * dims + i], x = h[place / width * dims + i];
+      scores[place] += x * e;
+      gh[place / width * dims + i] += g[place] * e;
+    }
+  }
+  for (int64_t label = 0; label < labels; ++label) {
+    const size_t first = places.size();
+    std::vector<double> row(dims);
+    for (int64_t place = 0; place < batch * width; ++place) {
+      if (candidates[place] != label) continue;
+      places.push_back(place);
+      for (int64_t i = 0; i < dims; ++i) row[i] += g[place] * double{h[place / width * dims + i]};
+    }
+    if (places.size() == first) continue;
+    starts.push_back(static_cast<int64_t>(first));
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  const auto n = static_cast<int64_t>(starts.size());
+  starts.push_back(static_cast<int64_t>(places.size()));
+  const xmc::CudaGatherDot job{batch, width, dims, candidates.data(), h.data(), table.data(), 0, 0};
+  Floats got(batch * width);
+  xmc_gather_dot(&job, got.data(), nullptr);
+  compare("gather dot", got, scores);
+  Floats got_h(batch * dims), got_rows(n * dims);
+  xmc_gather_dot_grad_h(&job, g.data(), got_h.data(), nullptr);
+  compare("gather dot gradient of h", got_h, gh);
+  xmc_gather_dot_grad_rows(&job, g.data(), n, starts.data(), places.data(), got_rows.data(), nullptr);
+  compare("gather dot gradient of rows", got_rows, rows);
+}
+
 }  // namespace
 
 int main() {
@@ -200,6 +286,12 @@ int main() {
   check_topk(2, 3001, 520, 3001, true);  // two passes
   check_topk(3, 1100, 513, 500, true);   // two passes over three segments
   check_topk(2, 2049, 3, 1024, false);
+  check_mach(1, 1, 1, 1, 1);
+  check_mach(4, 3, 17, 300, 257);
+  check_mach(5, 2, 65536, 40, 40);
+  check_gather(1, 1, 1, 1);
+  check_gather(3, 9, 33, 20);
+  check_gather(2, 8, 130, 5);
   std::puts(failed ? "WRONG" : "OK");
   return failed;
 }

@@ -14,7 +14,7 @@ from typing import Any
 from xmc_fast import __version__
 from xmc_fast.cli._common import Output
 
-COMMANDS = ("demo", "info", "convert", "train", "predict", "evaluate", "plot")
+COMMANDS = ("demo", "info", "convert", "train", "predict", "evaluate", "plot", "merge", "status")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,7 +43,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage."""
+    """Run one command; returns the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage.
+
+    Ctrl-C is left to the caller (``xmc_fast.__main__``).
+    """
     args = build_parser().parse_args(argv)
     try:
         with warnings.catch_warnings():
@@ -52,9 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             output: Output = args.run(args)
         print(json.dumps(output.data, indent=1) if args.json else output.text, flush=True)
         return 0
-    except KeyboardInterrupt:
-        print("xmc-fast: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,35 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="threads (default: the CPUs, or OMP_NUM_THREADS)",
     )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The options ``--engine`` and ``--address``."""
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="dask, ray or a joblib backend: label blocks go to its workers (--threads is then per task)",
+    )
+    parser.add_argument(
+        "--address", metavar="ADDR", help="of the cluster: tcp://host:8786 (dask), host:6379 or auto (ray)"
+    )
+
+
+@contextlib.contextmanager
+def open_engine(args: argparse.Namespace) -> Iterator[Any]:
+    """What ``--engine`` and ``--address`` mean, connected, as an estimator's ``engine``."""
+    if args.engine is None:
+        if args.address is not None:
+            raise ValueError("--address needs --engine")
+        yield None
+        return
+    from xmc_fast import engine
+
+    client = engine.connect(args.engine, args.address)
+    try:
+        yield client
+    finally:
+        engine.shutdown(client)
 
 
 def thousands(n: int) -> str:

@@ -31,6 +31,34 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_propensity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--train",
+        nargs="+",
+        metavar="DATA",
+        help="the training file (or two): its label counts give propensities and bins",
+    )
+    parser.add_argument(
+        "--propensity",
+        default="default",
+        metavar="P",
+        help="default, wikipedia, amazon, or A,B of the propensity model (needs --train)",
+    )
+
+
+def propensities(train_labels: Any, choice: str) -> Any:
+    """Propensities of the labels by a preset's name or by "A,B"."""
+    from xmc_fast import propensity
+
+    if "," not in choice:
+        return propensity.estimate(train_labels, choice)
+    try:
+        a, b = map(float, choice.split(","))
+    except ValueError:
+        raise ValueError(f"--propensity must be a preset or A,B (two numbers), got {choice!r}") from None
+    return propensity.estimate(train_labels, propensity.JPV(a, b))
+
+
 def load(paths: Sequence[str], form: str, threads: int | None = None) -> Loaded:
     """Read one or two files as features (or texts) and labels."""
     from xmc_fast import data

@@ -11,7 +11,11 @@ from xmc_fast.cli._common import Output, add_threads, size, thousands
 from xmc_fast.cli._svg import grouped_bars
 
 HELP = "train, predict and evaluate on the embedded data set; save the model and a picture"
-EXAMPLES = ("xmc-fast demo", "xmc-fast demo --out somewhere/ --json")
+EXAMPLES = (
+    "xmc-fast demo",
+    "xmc-fast demo --out somewhere/ --json",
+    "xmc-fast demo --files       # also write the data as train.txt and test.txt, to try the other commands on",
+)
 SHOWN = {"precision": "P", "ndcg": "nDCG", "psp": "PSP", "macro_f1": "macro-F1"}
 
 
@@ -19,12 +23,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", default="xmc-fast-demo", metavar="DIR", help="output folder (default xmc-fast-demo)"
     )
+    parser.add_argument(
+        "--files", action="store_true", help="also write the data set: train.txt and test.txt in the folder"
+    )
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
     from xmc_fast import metrics, propensity
-    from xmc_fast.data import load_demo
+    from xmc_fast.data import load_demo, write_xmc
     from xmc_fast.linear import OneVsAll
 
     demo = load_demo()
@@ -39,6 +46,9 @@ def run(args: argparse.Namespace) -> Output:
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     model.save(out / "model")
+    if args.files:
+        write_xmc(out / "train.txt", demo.X_train, demo.Y_train)
+        write_xmc(out / "test.txt", demo.X_test, demo.Y_test)
     values = {title: [100 * v for v in report[name]] for name, title in SHOWN.items()}
     grouped_bars(out / "report.svg", values, [f"@{k}" for k in report.ks], "stackex-cooking, test set, %")
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from xmc_fast.cli._common import Output, add_threads
-from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli._load import add_format, add_propensity, load, propensities
 from xmc_fast.cli.predict import load_model, predict_loaded
 
 HELP = "predict a test set and print every metric"
@@ -23,18 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-k", type=int, nargs="+", default=[1, 3, 5], metavar="K", help="cut-offs (default 1 3 5)"
     )
-    parser.add_argument(
-        "--train",
-        nargs="+",
-        metavar="DATA",
-        help="the training file (or two): its label counts give propensities and bins",
-    )
-    parser.add_argument(
-        "--propensity",
-        default="default",
-        metavar="P",
-        help="default, wikipedia, amazon, or A,B of the propensity model (needs --train)",
-    )
+    add_propensity(parser)
     parser.add_argument(
         "--bins", action="store_true", help="also by label frequency: head, torso, tail (needs --train)"
     )
@@ -62,16 +51,3 @@ def run(args: argparse.Namespace) -> Output:
         loaded.Y, prediction, k=args.k, bootstrap=args.bootstrap, n_jobs=args.threads, **options
     )
     return Output(str(report), report.to_dict())
-
-
-def propensities(train_labels: Any, choice: str) -> Any:
-    """Propensities of the labels by a preset's name or by "A,B"."""
-    from xmc_fast import propensity
-
-    if "," not in choice:
-        return propensity.estimate(train_labels, choice)
-    try:
-        a, b = map(float, choice.split(","))
-    except ValueError:
-        raise ValueError(f"--propensity must be a preset or A,B (two numbers), got {choice!r}") from None
-    return propensity.estimate(train_labels, propensity.JPV(a, b))

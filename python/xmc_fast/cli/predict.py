@@ -6,8 +6,9 @@ import argparse
 import time
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads, thousands
-from xmc_fast.cli._load import Loaded, add_format, guess, load
+from xmc_fast.cli import _lightxml
+from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, thousands
+from xmc_fast.cli._load import Loaded, add_format, add_propensity, guess, load, propensities
 
 HELP = "predict the k best labels of each point"
 EXAMPLES = (
@@ -38,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="labels per point that --optimize chooses from (default 100)",
     )
+    add_propensity(parser)
+    add_engine(parser)
     add_threads(parser)
 
 
@@ -56,20 +59,25 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def load_model(folder: str) -> Any:
-    """A saved model: of features, or of texts when it holds a vectorizer."""
+    """A saved model: of features, or of texts when it holds a vectorizer or a transformer."""
     from xmc_fast import pipeline
     from xmc_fast.model import is_model_folder
 
     if not is_model_folder(folder):
         raise ValueError(f"{folder} is not a model folder (it has no manifest.json)")
+    if _lightxml.is_folder(folder):
+        return _lightxml.load(folder)
     return pipeline.load_model(folder)
+
+
+def takes_text(model: Any) -> bool:
+    """Whether a model takes texts; such models read files of lines themselves."""
+    return hasattr(model, "predict_file")
 
 
 def predict_loaded(model: Any, loaded: Loaded, k: int, threads: int | None, *, proba: bool = False) -> Any:
     """Predictions for data in memory."""
-    from xmc_fast.pipeline import TextModel
-
-    wants_text = isinstance(model, TextModel)
+    wants_text = takes_text(model)
     if wants_text != (loaded.texts is not None):
         kinds = ("features", "raw text")
         raise ValueError(
@@ -81,18 +89,32 @@ def predict_loaded(model: Any, loaded: Loaded, k: int, threads: int | None, *, p
 def streamed(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
     """Predict a file piece by piece, in constant memory; other formats than xmc and text lines as a whole."""
     from xmc_fast import model as models
-    from xmc_fast.pipeline import TextModel
 
     options = {"proba": args.proba, "n_jobs": args.threads}
-    if len(inputs) == 1 and isinstance(model, TextModel) and args.format in ("auto", "text"):
+    if args.engine is not None:
+        return distributed(model, inputs, out, args)
+    if len(inputs) == 1 and takes_text(model) and args.format in ("auto", "text"):
         return int(model.predict_file(inputs[0], out, args.k, **options))
     form = guess(inputs) if args.format == "auto" else args.format
-    if form == "xmc" and not isinstance(model, TextModel):
+    if form == "xmc" and not takes_text(model):
         return int(models.predict_file(model, inputs[0], out, args.k, **options))
     loaded = load(inputs, form, args.threads)
     prediction = predict_loaded(model, loaded, args.k, args.threads, proba=args.proba)
     models.write_predictions(out, prediction)
     return int(prediction.shape[0])
+
+
+def distributed(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
+    """Shards of the labels on the workers of an engine."""
+    from xmc_fast.model import write_predictions
+
+    if takes_text(model):
+        raise ValueError("--engine is for models of features; this one takes texts")
+    X = load(inputs, args.format, args.threads).X
+    with open_engine(args) as engine:
+        best = model.predict(X, args.k, proba=args.proba, n_jobs=args.threads, engine=engine)
+    write_predictions(out, best)
+    return int(best.shape[0])
 
 
 def optimized(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
@@ -102,6 +124,12 @@ def optimized(model: Any, inputs: list[str], out: str, args: argparse.Namespace)
 
     loaded = load(inputs, args.format, args.threads)
     proba = predict_loaded(model, loaded, max(args.candidates, args.k), args.threads, proba=True)
-    chosen, _ = decide.optimize(proba, metric_=args.optimize, k=args.k, mix_=args.mix, n_jobs=args.threads)
+    metric: Any = args.optimize
+    if metric == "psp":
+        if not args.train:
+            raise ValueError("--optimize psp needs --train: propensities come from the training labels")
+        train_labels = load(args.train, args.format, args.threads).Y
+        metric = decide.metric("psp", propensity=propensities(train_labels, args.propensity))
+    chosen, _ = decide.optimize(proba, metric_=metric, k=args.k, mix_=args.mix, n_jobs=args.threads)
     write_predictions(out, chosen)
     return int(chosen.shape[0])

@@ -6,15 +6,19 @@ import argparse
 import time
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads, size, thousands
+from xmc_fast.cli import _lightxml
+from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, size, thousands
 from xmc_fast.cli._load import add_format, load
 
-HELP = "train a one-vs-all model and save it"
+HELP = "train a model and save it"
 EXAMPLES = (
     "xmc-fast train train.txt model/",
     "xmc-fast train --C 2 --prune 0.02 --checkpoint run/ train.txt.gz model/",
     "xmc-fast train train.txt model/ --calibrate valid.txt",
+    "xmc-fast train train.txt model/ --checkpoint /shared/run --engine dask --address tcp://head:8786",
+    "xmc-fast train train.txt part-3/ --labels 30000:40000      # a part of the labels; join with merge",
     "xmc-fast train texts.txt labels.txt model/     # raw text: tf-idf is fitted and saved with the model",
+    "xmc-fast train --model lightxml --encoder DIR texts.txt labels.txt model/     # fine-tune a transformer",
 )
 
 
@@ -23,6 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="DATA", help="the data file (or two), then the MODEL folder"
     )
     add_format(parser)
+    parser.add_argument(
+        "--model",
+        choices=("linear", "lightxml"),
+        default="linear",
+        help="one-vs-all linear models (default), or LightXML: a transformer on raw text",
+    )
+    _lightxml.add_options(parser)
     parser.add_argument("--C", type=float, default=1.0, help="weight of the loss (default 1)")
     parser.add_argument("--loss", choices=("squared_hinge", "logistic"), default="squared_hinge")
     parser.add_argument("--penalty", choices=("l2", "l1"), default="l2")
@@ -53,8 +64,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ngrams", type=int, default=1, help="text: longest run of words that is a term (default 1)"
     )
     parser.add_argument(
-        "--checkpoint", metavar="DIR", help="write finished blocks there and resume from them"
+        "--checkpoint", metavar="PATH", help="save the state of the training there and resume from it"
     )
+    parser.add_argument(
+        "--labels", type=label_range, metavar="A:B", help="train labels A to B-1 only (see xmc-fast merge)"
+    )
+    add_engine(parser)
     parser.add_argument("--seed", type=int, default=0)
     add_threads(parser)
 
@@ -64,14 +79,19 @@ def run(args: argparse.Namespace) -> Output:
         raise ValueError("give the data and the model folder: xmc-fast train DATA MODEL")
     *inputs, folder = args.paths
     loaded = load(inputs, args.format, args.threads)
+    if args.model == "lightxml":
+        return _lightxml.train(args, loaded, folder)
     estimator = make_estimator(args)
     start = time.perf_counter()
     vectorizer = None
     if loaded.texts is not None:
         vectorizer = make_vectorizer(args)
         loaded.X = vectorizer.fit_transform(loaded.texts)
-    estimator.fit(loaded.X, loaded.Y, checkpoint=args.checkpoint)
+    with open_engine(args) as engine:
+        estimator.fit(loaded.X, loaded.Y, checkpoint=args.checkpoint, labels=args.labels, engine=engine)
     weights = estimator.model_
+    if args.labels:
+        weights.params["labels"] = list(args.labels)
     if args.calibrate:
         held_out = load(args.calibrate, args.format, args.threads)
         X = held_out.X if vectorizer is None else vectorizer.transform(held_out.texts)
@@ -95,6 +115,12 @@ def run(args: argparse.Namespace) -> Output:
     if facts["not_converged"]:
         text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
     return Output(text, facts)
+
+
+def label_range(text: str) -> tuple[int, int]:
+    """ "100:200" -> (100, 200)."""
+    first, _, last = text.partition(":")
+    return int(first), int(last)
 
 
 def save(folder: str, weights: Any, vectorizer: Any) -> None:

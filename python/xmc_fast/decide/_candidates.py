@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,22 +77,38 @@ def column_sums(proba: Csr) -> npt.NDArray[np.float64]:
     return sums
 
 
-def shrunk_truth(proba: Csr, Y: Any, shrinkage: float, threads: int) -> tuple[Any, Any]:
-    """True labels at the entries of ``proba`` and positives per label, rare labels shrunk to the probabilities.
+class Evidence(NamedTuple):
+    """What is known about the labels of a sample: the positives of each, and true labels if given.
 
-    A label with m positives has y ← (m y + s η) / (m + s). Without Y: η itself.
+    An entry counts trust · y + (1 − trust) · η; without labels (no rows in ``y``) η.
     """
+
+    positives: npt.NDArray[np.float64]
+    y: Csr
+    trust: npt.NDArray[np.float32]
+
+
+def evidence(proba: Csr, Y: Any, shrinkage: float) -> Evidence:
+    """Rare labels are shrunk to the probabilities: m positives have a trust of m / (m + shrinkage)."""
     if not shrinkage >= 0:
         raise ValueError(f"shrinkage must be ≥ 0, got {shrinkage}")
     expected = column_sums(proba)
-    if Y is None:
-        return proba.data, expected
     n, labels = proba.shape
+    if Y is None:
+        none = Csr(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), (0, labels))
+        return Evidence(expected, none, np.empty(0, np.float32))
     y = label_matrix(from_torch(Y), n_rows=n, n_labels=labels)
     counts = np.bincount(y.indices, minlength=labels).astype(np.float64)
     trust = counts / (counts + shrinkage) if shrinkage > 0 else np.ones(labels)
-    truth = _core.decide_truth(*proba[:3], y.indptr, y.indices, trust.astype(np.float32), threads)
-    return truth, trust * counts + (1 - trust) * expected
+    return Evidence(trust * counts + (1 - trust) * expected, y, trust.astype(np.float32))
+
+
+def truth_at_entries(proba: Csr, known: Evidence, threads: int) -> npt.NDArray[np.float32]:
+    """What each entry of ``proba`` counts."""
+    truth: npt.NDArray[np.float32] = proba.data
+    if len(known.trust):
+        truth = _core.decide_truth(*proba[:3], known.y.indptr, known.y.indices, known.trust, threads)
+    return truth
 
 
 def choices(

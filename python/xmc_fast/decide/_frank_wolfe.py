@@ -14,7 +14,14 @@ import scipy.sparse as sp
 from xmc_fast import _core
 from xmc_fast._arrays import Csr
 from xmc_fast._threads import resolve_threads
-from xmc_fast.decide._candidates import check_k, check_seed, choices, probabilities, shrunk_truth
+from xmc_fast.decide._candidates import (
+    check_k,
+    check_seed,
+    choices,
+    evidence,
+    probabilities,
+    truth_at_entries,
+)
 from xmc_fast.decide._metric import Metric, metric
 
 Floats = npt.NDArray[np.float64]
@@ -103,7 +110,8 @@ class FrankWolfe:
         m, k, threads = metric(self.metric_), check_k(self.k), resolve_threads(self.n_jobs)
         csr = probabilities(proba, k, threads)
         labels = csr.shape[1]
-        truth, positives = shrunk_truth(csr, Y, self.shrinkage, threads)
+        known = evidence(csr, Y, self.shrinkage)
+        positives = known.positives
         if self.smoothing > 0:
             positives = np.divide(positives, -np.expm1(-positives), where=positives > 0, out=positives)
         self.a_: Floats
@@ -112,7 +120,9 @@ class FrankWolfe:
         if m.custom is None:
             a, b, self.weights_, utilities, steps, converged = _core.decide_frank_wolfe(
                 *csr[:3],
-                truth,
+                known.y.indptr,
+                known.y.indices,
+                known.trust,
                 list(m.terms),
                 m.weights_for(labels),
                 positives,
@@ -124,6 +134,7 @@ class FrankWolfe:
             )
             self.a_, self.b_ = (x.reshape(len(self.weights_), labels) for x in (a, b))
         else:
+            truth = truth_at_entries(csr, known, threads)
             utilities, steps, converged = self._fit_custom(m, csr, truth, positives, threads)
         seconds = time.perf_counter() - started
         self.info_ = FrankWolfeInfo(utilities[-1], utilities, steps, converged, seconds)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
-from xmc_fast.decide._candidates import probabilities, shrunk_truth
+from xmc_fast.decide._candidates import evidence, probabilities, truth_at_entries
 from xmc_fast.decide._metric import Metric, metric
 
 
@@ -70,8 +70,9 @@ class Thresholds:
         threads = resolve_threads(self.n_jobs)
         csr = probabilities(proba, 0, threads)
         n, labels = csr.shape
-        truth, positives = shrunk_truth(csr, Y, self.shrinkage, threads)
-        terms = (list(m.terms), m.weights_for(labels), positives)
+        known = evidence(csr, Y, self.shrinkage)
+        truth = truth_at_entries(csr, known, threads)
+        terms = (list(m.terms), m.weights_for(labels), known.positives)
         self.thresholds_: npt.NDArray[np.float64]
         self.thresholds_, _, _, self.utility_ = _core.decide_thresholds(*csr[:3], truth, *terms, threads)
         self.empty_utility_ = _core.decide_utility(*terms, n, 1, np.zeros(labels), np.zeros(labels))

@@ -180,6 +180,8 @@ def frequency_bins(
     >>> [bins.names[g] for g in bins.group]
     ['tail (<=5)', 'torso (6-50)', 'head (>50)', 'tail (<=5)']
     """
+    if isinstance(counts, np.matrix) and counts.shape[0] == 1:  # Y.sum(axis=0) of a scipy matrix
+        counts = np.asarray(counts).ravel()
     if sp.issparse(counts) or np.ndim(counts) == 2:
         counts = labels(counts, "counts")
         counts = np.bincount(counts.indices, minlength=counts.shape[1])

@@ -1,11 +1,11 @@
 """The sparse linear model: a small folder that opens at once and predicts exactly."""
 
 from xmc_fast.model._tensors import ModelFormatError
-from xmc_fast.model.calibrate import Calibration
+from xmc_fast.model.calibrate import Calibration, is_relevant
 from xmc_fast.model.describe import ModelDescription, describe_model, weight_counts
 from xmc_fast.model.interop import from_liblinear, from_npz
 from xmc_fast.model.predict import merge_topk
-from xmc_fast.model.sparse import SparseModel, is_relevant
+from xmc_fast.model.sparse import SparseModel
 from xmc_fast.model.storage import (
     Block,
     block_indices,

@@ -9,9 +9,14 @@ log-loss plus a Gaussian prior around the global pair, so that few data move it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast._arrays import Csr
+from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, write_tensors
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,3 +104,27 @@ def _newton(
         if np.all(before - value <= 1e-9 * np.abs(value) + 1e-12):
             break
     return a, b
+
+
+def is_relevant(top: sp.csr_matrix, truth: Csr) -> npt.NDArray[np.bool_]:
+    """For each stored entry of ``top`` whether ``truth`` has it."""
+    rows = np.repeat(np.arange(top.shape[0], dtype=np.int64), np.diff(top.indptr))
+    true_rows = np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
+    width = truth.shape[1]
+    relevant: npt.NDArray[np.bool_] = np.isin(rows * width + top.indices, true_rows * width + truth.indices)
+    return relevant
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    tensors: Tensors = {"scale": calibration.scale, "shift": calibration.shift}
+    common = {"global_scale": calibration.global_scale, "global_shift": calibration.global_shift}
+    write_tensors(path, tensors, {name: repr(value) for name, value in common.items()})
+
+
+def read_calibration(path: Path) -> Calibration:
+    tensors, metadata = read_tensors(path, map_file=False, verify=True)
+    try:
+        common = float(metadata["global_scale"]), float(metadata["global_shift"])
+        return Calibration(tensors["scale"], tensors["shift"], *common)
+    except (KeyError, ValueError) as error:
+        raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None

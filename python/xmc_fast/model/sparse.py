@@ -13,12 +13,18 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, labels, to_scipy
+from xmc_fast._arrays import features, labels, to_scipy
 from xmc_fast._files import write_text
 from xmc_fast._threads import resolve_threads
 from xmc_fast.model import storage
 from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, write_tensors
-from xmc_fast.model.calibrate import Calibration, fit_calibration
+from xmc_fast.model.calibrate import (
+    Calibration,
+    fit_calibration,
+    is_relevant,
+    read_calibration,
+    write_calibration,
+)
 from xmc_fast.model.predict import NONE, TILE, build_layout, open_layout, pad_to_tiles, top_csr
 from xmc_fast.model.storage import Block
 
@@ -89,6 +95,7 @@ class SparseModel:
         self.n_features = self.n_columns - (self.bias is not None)
         if self.n_features < 0:
             raise ValueError("weights have no column for the bias")
+        self.folder: Path | None = None  # it was loaded from there
         self._layout: Tensors | None = None
         self._predictor: _core.PredictLayout | None = None
         self._calibration: Calibration | None = None
@@ -164,7 +171,7 @@ class SparseModel:
         calibration does not (the scores are other ones)."""
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
-        return self._with([self._select(b, np.abs(b.data) >= delta) for b in self.blocks])
+        return self._with([b.select(np.abs(b.data) >= delta, self._always()) for b in self.blocks])
 
     def keep_top(self, k: int) -> SparseModel:
         """The model with the ``k`` weights of largest absolute value per label; the bias stays besides, a
@@ -174,7 +181,7 @@ class SparseModel:
         """
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
-        return self._with([self._select(b, self._largest(b, k)) for b in self.blocks])
+        return self._with([b.select(b.largest(k, self._always()), self._always()) for b in self.blocks])
 
     @staticmethod
     def concat(models: Sequence[SparseModel]) -> SparseModel:
@@ -237,7 +244,7 @@ class SparseModel:
                 write_text(folder / files[role], json.dumps(names, ensure_ascii=False))
         if self._calibration is not None:
             files["calibration"] = "calibration.safetensors"
-            _write_calibration(folder / files["calibration"], self._calibration)
+            write_calibration(folder / files["calibration"], self._calibration)
         if prepared:
             files["layout"] = "layout.safetensors"
             self.prepare()
@@ -271,6 +278,7 @@ class SparseModel:
         manifest = storage.read_manifest(folder)
         blocks = storage.read_blocks(folder, manifest, mmap=mmap, verify=verify)
         model = cls(blocks, bias=manifest["bias"], normalize=manifest["normalize"], params=manifest["params"])
+        model.folder = folder.absolute()
         for name in ("n_labels", "n_features"):
             if getattr(model, name) != manifest[name]:
                 raise ModelFormatError(
@@ -279,7 +287,7 @@ class SparseModel:
                 )
         files = manifest["files"]
         if "calibration" in files:
-            model.calibration = _read_calibration(folder / files["calibration"])
+            model.calibration = read_calibration(folder / files["calibration"])
         if "layout" in files:
             tensors, metadata = read_tensors(folder / files["layout"], map_file=mmap, verify=verify)
             model._layout = tensors if metadata.get("tile") == str(TILE) else None
@@ -296,7 +304,9 @@ class SparseModel:
             self._layout = layout
         return self
 
-    def predict(self, X: Any, k: int, *, proba: bool = False, n_jobs: int | None = None) -> sp.csr_matrix:
+    def predict(
+        self, X: Any, k: int, *, proba: bool = False, n_jobs: int | None = None, engine: Any = None
+    ) -> sp.csr_matrix:
         """The ``k`` best labels of each row, exact.
 
         Parameters
@@ -308,12 +318,18 @@ class SparseModel:
             Rank by and return calibrated probabilities instead of scores (see `calibrate`).
         n_jobs : int, optional
             Threads; results have the same bits for any number.
+        engine : "dask", "ray", a joblib backend's name, or a client object, optional
+            Predict shards of the labels on its workers and merge (see `xmc_fast.engine`).
 
         Returns
         -------
         scipy CSR n x n_labels of scores, min(k, n_labels) entries per row, best first (score descending,
         then lower label; NaN last).
         """
+        if engine is not None:
+            from xmc_fast.engine import predict
+
+            return predict(engine, self, X, k, proba=proba, n_jobs=n_jobs)
         x = features(X, n_features=self.n_features)
         ids, scores = self._topk(x.indptr, x.indices, x.data, k, proba, resolve_threads(n_jobs))
         return top_csr(ids, scores, x.shape[0], self.n_labels)
@@ -423,33 +439,15 @@ class SparseModel:
             self._padded = pad_to_tiles(self._calibration.scale), pad_to_tiles(self._calibration.shift)
         return self._padded
 
+    def _always(self) -> int:
+        """The column that pruning leaves alone, -1: none."""
+        return -1 if self.bias is None else self.n_columns - 1
+
     def _with(self, blocks: list[Block]) -> SparseModel:
         """This model with other weights."""
         model = SparseModel(blocks, bias=self.bias, normalize=self.normalize, params=self.params)
         model._names = dict(self._names)
         return model
-
-    def _select(self, block: Block, keep: npt.NDArray[np.bool_]) -> Block:
-        if self.bias is not None:
-            keep = keep | (block.indices == self.n_columns - 1)
-        kept = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
-        return Block(
-            block.first_label,
-            block.n_columns,
-            kept[block.indptr],
-            block.indices[keep],
-            block.data[keep],
-        )
-
-    def _largest(self, block: Block, k: int) -> npt.NDArray[np.bool_]:
-        size = np.abs(block.data.astype(np.float32))
-        if self.bias is not None:
-            size[block.indices == self.n_columns - 1] = -1
-        rows = np.repeat(np.arange(block.n_labels), np.diff(block.indptr))
-        order = np.lexsort((block.indices, -size, rows))
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order)) - block.indptr[rows[order]]
-        return rank < k
 
     def _read_names(self, role: str, expected: int) -> list[str] | None:
         names = self._names[role]
@@ -476,15 +474,6 @@ def _check_names(role: str, names: Any, expected: int) -> list[str] | None:
     return result
 
 
-def is_relevant(top: sp.csr_matrix, truth: Csr) -> npt.NDArray[np.bool_]:
-    """For each stored entry of ``top`` whether ``truth`` has it."""
-    rows = np.repeat(np.arange(top.shape[0], dtype=np.int64), np.diff(top.indptr))
-    true_rows = np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
-    width = truth.shape[1]
-    relevant: npt.NDArray[np.bool_] = np.isin(rows * width + top.indices, true_rows * width + truth.indices)
-    return relevant
-
-
 def _sigmoid(z: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return (1 / (1 + np.exp(-np.clip(z, -80, 80)))).astype(np.float32)
 
@@ -496,18 +485,3 @@ def _check_row(columns: npt.NDArray[np.int32], values: npt.NDArray[np.float32], 
         raise ValueError(f"columns of x must be ascending and in [0, {n_features})")
     if not np.isfinite(values).all():
         raise ValueError("values of x must be finite")
-
-
-def _write_calibration(path: Path, calibration: Calibration) -> None:
-    tensors: Tensors = {"scale": calibration.scale, "shift": calibration.shift}
-    common = {"global_scale": calibration.global_scale, "global_shift": calibration.global_shift}
-    write_tensors(path, tensors, {name: repr(value) for name, value in common.items()})
-
-
-def _read_calibration(path: Path) -> Calibration:
-    tensors, metadata = read_tensors(path, map_file=False, verify=True)
-    try:
-        common = float(metadata["global_scale"]), float(metadata["global_shift"])
-        return Calibration(tensors["scale"], tensors["shift"], *common)
-    except (KeyError, ValueError) as error:
-        raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None

@@ -60,6 +60,23 @@ class Block:
         data = self.data.astype(np.float32, copy=False)
         return to_scipy(self.indptr, self.indices, data, (self.n_labels, self.n_columns))
 
+    def select(self, keep: npt.NDArray[np.bool_], always: int) -> Block:
+        """The weights marked in ``keep`` (nnz) and those of the column ``always``."""
+        keep = keep | (self.indices == always)
+        kept = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
+        return Block(self.first_label, self.n_columns, kept[self.indptr], self.indices[keep], self.data[keep])
+
+    def largest(self, k: int, besides: int) -> npt.NDArray[np.bool_]:
+        """Which weights (nnz) are among their label's ``k`` largest by absolute value, among equal ones the
+        lower column; the column ``besides`` does not count."""
+        size = np.abs(self.data.astype(np.float32))
+        size[self.indices == besides] = -1
+        rows = np.repeat(np.arange(self.n_labels), np.diff(self.indptr))
+        order = np.lexsort((self.indices, -size, rows))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order)) - self.indptr[rows[order]]
+        return rank < k
+
     @staticmethod
     def from_csr(weights: Any, first_label: int, dtype: npt.DTypeLike | None = None) -> Block:
         """Take a scipy matrix; columns are sorted and made unique, values become float32 (or ``dtype``)."""
@@ -283,15 +300,15 @@ def read_blocks(
 
 
 @contextlib.contextmanager
-def replace_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_folder(directory: str | os.PathLike[str], manifest: str = MANIFEST) -> Iterator[Path]:
     """A temporary folder beside ``directory`` that takes its place when the block ends well.
 
-    An existing folder is replaced only if it is empty or holds a model.
+    An existing folder is replaced only if it is empty or holds a model, a file named ``manifest``.
     """
     target = Path(directory)
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} exists and is not a folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+    if target.is_dir() and any(target.iterdir()) and not (target / manifest).is_file():
         raise ValueError(f"{target} exists and is not a model folder: it is not overwritten")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))

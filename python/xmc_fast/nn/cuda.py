@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+from xmc_fast.nn._fanin_args import TYPES, LossCall
+
+OPERATORS = ("linear", "grad_features", "grad_weights", "grad_sparse", "loss", "topk")
 LIBRARY = Path(__file__).parents[1] / "libxmc_cuda.so"
 _BATCH = 64  # kBatch of csrc/fanin/fanin_cuda.h
 _CHUNK = 65_536  # labels at a time
@@ -153,32 +155,19 @@ class Kernels:
             gw = x.new_empty(len(labels), indices.shape[1], dtype=torch.float32)
             gb = x.new_empty(len(labels), dtype=torch.float32)
             where = (len(labels), labels, starts, rows, values, gw, gb)
-            self._run("grad_weights_sparse", x, ctypes.byref(layer), x, _TYPES[x.dtype], *where)
+            self._run("grad_weights_sparse", x, ctypes.byref(layer), x, TYPES[x.dtype], *where)
         return gx.to(x.dtype), labels, gw.to(weight.dtype), gb.to(weight.dtype)
 
-    def loss(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        indices: Tensor,
-        bias: Tensor | None,
-        group_size: int,
-        crow: Tensor,
-        col: Tensor,
-        loss: int,
-        scale: float,
-        need_x: bool,
-        need_weight: bool,
-        need_bias: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x, weight, indices, bias = _ready(x, weight, indices, bias)
+    def loss(self, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        call = LossCall(*arguments)
+        x, weight, indices, bias = _ready(call.x, call.weight, call.indices, call.bias)
         batch, features = x.shape
-        need_bias = need_bias and bias is not None
+        need_bias, group_size = call.wants_bias(), call.group_size
         with device_of(x):
-            crow, col = crow.to(x.device), col.to(x.device, torch.int64)
+            crow, col = call.crow.to(x.device), call.col.to(x.device, torch.int64)
             rows = torch.repeat_interleave(torch.arange(batch, device=x.device), crow.diff())
-            xt, total = self._transposed(x, features), self._padded(x, features if need_x else 0)
-            gw = torch.empty_like(weight) if need_weight else weight.new_empty(0)
+            xt, total = self._transposed(x, features), self._padded(x, features if call.need_x else 0)
+            gw = torch.empty_like(weight) if call.need_weight else weight.new_empty(0)
             gb = torch.empty_like(bias) if need_bias and bias is not None else weight.new_empty(0)
             value = x.new_zeros((), dtype=torch.float64)
             for chunk, part, lists in self._by_feature(indices, features, weight, group_size, bias):
@@ -189,15 +178,15 @@ class Kernels:
                 positive[rows[inside], col[inside] - chunk.start] = 1
                 parts = int(self._lib.xmc_fanin_loss_parts(part.labels))
                 sums = z.new_zeros(batch, parts)
-                self._run("loss", x, z, positive, batch, part.labels, loss, scale, sums)
+                self._run("loss", x, z, positive, batch, part.labels, call.loss, call.scale, sums)
                 value += sums.sum(dtype=torch.float64)
-                if need_x:
+                if call.need_x:
                     self._add_features(part, self._transposed(z, part.labels), *lists, total)
-                if need_weight:
+                if call.need_weight:
                     self._weights(part, x, z, gw[chunk], gb[chunk] if need_bias else gb)
                 elif need_bias:
                     gb[chunk] = z.sum(0).to(gb.dtype)
-            gx = self._restored(total, batch, x.dtype) if need_x else x.new_empty(0)
+            gx = self._restored(total, batch, x.dtype) if call.need_x else x.new_empty(0)
         return value.to(torch.float32), gx, gw, gb
 
     def topk(
@@ -229,7 +218,7 @@ class Kernels:
             raise RuntimeError(f"CUDA kernel {name} could not be launched: error {status}")
 
     def _forward(self, layer: _Layer, xt: Tensor, out: Tensor) -> None:
-        arguments = (ctypes.byref(layer), xt, xt.shape[1], out.shape[0], out, _TYPES[out.dtype])
+        arguments = (ctypes.byref(layer), xt, xt.shape[1], out.shape[0], out, TYPES[out.dtype])
         self._run("forward", out, *arguments)
 
     def _weights(self, layer: _Layer, x: Tensor, grad: Tensor, gw: Tensor, gb: Tensor) -> None:
@@ -237,8 +226,8 @@ class Kernels:
             "grad_weights",
             x,
             ctypes.byref(layer),
-            *(x, _TYPES[x.dtype], grad, _TYPES[grad.dtype], grad.shape[1], x.shape[0]),
-            *(gw, _TYPES[gw.dtype], gb if gb.numel() else None, _TYPES[gb.dtype]),
+            *(x, TYPES[x.dtype], grad, TYPES[grad.dtype], grad.shape[1], x.shape[0]),
+            *(gw, TYPES[gw.dtype], gb if gb.numel() else None, TYPES[gb.dtype]),
         )
 
     def _add_features(
@@ -255,13 +244,13 @@ class Kernels:
         """(columns, padded batch) in float32; x may be a slice of columns."""
         to = self._padded(x, columns)
         stride = x.stride(0) if x.shape[0] else 0
-        self._run("transpose_in", x, x, _TYPES[x.dtype], stride, x.shape[0], columns, to, to.shape[1])
+        self._run("transpose_in", x, x, TYPES[x.dtype], stride, x.shape[0], columns, to, to.shape[1])
         return to
 
     def _restored(self, total: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
         columns, padded = total.shape
         out = total.new_empty(rows, columns, dtype=dtype)
-        self._run("transpose_out", total, total, padded, rows, columns, out, _TYPES[dtype], columns)
+        self._run("transpose_out", total, total, padded, rows, columns, out, TYPES[dtype], columns)
         return out
 
     # ---- connections by feature
@@ -312,15 +301,15 @@ def _layer(
         weight.data_ptr() + first * fan_in * weight.element_size(),
         None if bias is None else bias.data_ptr() + first * bias.element_size(),
         8 * indices.element_size(),
-        _TYPES[weight.dtype],
-        0 if bias is None else _TYPES[bias.dtype],
+        TYPES[weight.dtype],
+        0 if bias is None else TYPES[bias.dtype],
         0,
     )
 
 
 def _ready(a: Tensor, b: Tensor, indices: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Any]:
     for t in (a, b, bias):
-        if t is not None and t.dtype not in _TYPES:
+        if t is not None and t.dtype not in TYPES:
             raise ValueError(f"dtype must be float32, bfloat16 or float16 on CUDA, got {t.dtype}")
     devices = {t.device for t in (a, b, indices, bias) if t is not None}
     if len(devices) != 1:
@@ -337,6 +326,6 @@ def register(implement: Callable[[str, Any, str], None]) -> bool:
     if not LIBRARY.is_file():
         return False
     kernels = Kernels(LIBRARY)
-    for name in ("linear", "grad_features", "grad_weights", "grad_sparse", "loss", "topk"):
-        implement(f"fan_in_{name}", getattr(kernels, name), "CUDA")
+    for name in OPERATORS:
+        implement(name, getattr(kernels, name), "CUDA")
     return True

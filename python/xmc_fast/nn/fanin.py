@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from xmc_fast import _arrays
 from xmc_fast.nn import ops
+
+
+class Seen(NamedTuple):
+    """A batch that went through a layer: its input, and the loss's gradient for a range of the outputs."""
+
+    x: Tensor  # (batch, in_features), detached
+    gradient: Callable[[int, int], Tensor]  # first, last -> (batch, last - first); after the backward pass
 
 
 class FixedFanInLinear(nn.Module):
@@ -37,6 +44,9 @@ class FixedFanInLinear(nn.Module):
     weight : Parameter of shape (out_features, fan_in)
     indices : buffer of shape (ceil(out_features / group_size), fan_in), uint16 or int32
     bias : Parameter of shape (out_features,) or None
+    record : list of Seen, or None
+        When a list, every batch leaves what the gradients of missing connections are made of (see
+        :mod:`xmc_fast.nn.rewire`).
 
     Examples
     --------
@@ -48,6 +58,7 @@ class FixedFanInLinear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
     indices: Tensor
+    record: list[Seen] | None = None
 
     def __init__(
         self,
@@ -97,6 +108,8 @@ class FixedFanInLinear(nn.Module):
         """x (..., in_features) -> (..., out_features)"""
         rows = self._rows(x)
         out: Tensor = ops.ops.fan_in_linear(rows, self.weight, self.indices, self.bias, self.group_size)
+        if self.record is not None and out.requires_grad:
+            self.record.append(seen_output(rows, out))
         return out if x.dim() == 2 else out.reshape(*x.shape[:-1], self.out_features)
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -197,6 +210,19 @@ class FixedFanInLinear(nn.Module):
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features, got shape {tuple(x.shape)}")
         return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+
+
+def seen_output(x: Tensor, out: Tensor) -> Seen:
+    """What a layer that makes ``out`` (batch, outputs) from x records: backward brings the gradient."""
+    kept: list[Tensor] = []
+    out.register_hook(lambda grad: kept.append(grad.detach()))  # type: ignore[no-untyped-call]
+
+    def gradient(first: int, last: int) -> Tensor:
+        if not kept:  # the loss did not depend on this output
+            return x.new_zeros(x.shape[0], last - first)
+        return kept[-1][:, first:last]
+
+    return Seen(x.detach(), gradient)
 
 
 class GroupSharedLinear(FixedFanInLinear):
@@ -322,13 +348,7 @@ def sparse_bce(
 def _fused_loss(
     name: str, x: Tensor, layer: FixedFanInLinear | DenseHeadSparseTail, targets: Any, reduction: str
 ) -> Tensor:
-    if x.dim() != 2:
-        raise ValueError(f"x must have shape (batch, in_features), got {tuple(x.shape)}")
-    crow, col = _positions(targets, x.shape[0], layer.out_features)
-    divisors = {"sum": 1, "batchmean": x.shape[0], "mean": x.shape[0] * layer.out_features}
-    if reduction not in divisors:
-        raise ValueError(f"reduction must be one of {sorted(divisors)}, got {reduction!r}")
-    scale = 1.0 / max(divisors[reduction], 1)
+    crow, col, scale = target_positions(x, layer.out_features, targets, reduction)
     if isinstance(layer, FixedFanInLinear):
         return _fan_in_loss(name, x, layer, crow, col, scale)
     # the head is dense and small; its targets leave the list of the tail
@@ -350,6 +370,8 @@ def _fan_in_loss(
     name: str, x: Tensor, layer: FixedFanInLinear, crow: Tensor, col: Tensor, scale: float
 ) -> Tensor:
     grad = torch.is_grad_enabled()
+    if layer.record is not None and grad:
+        layer.record.append(seen_loss(name, x.detach(), layer, crow, col, scale))
     loss: Tensor = ops.ops.fan_in_loss(
         x,
         layer.weight,
@@ -365,6 +387,44 @@ def _fan_in_loss(
         grad and layer.bias is not None and layer.bias.requires_grad,
     )[0]
     return loss
+
+
+def label_range(
+    layer: FixedFanInLinear, x: Tensor, crow: Tensor, col: Tensor, first: int, last: int
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Logits (batch, last - first) of a range of labels that starts with a group, and where its targets are."""
+    lists = slice(first // layer.group_size, -(-last // layer.group_size))
+    bias = None if layer.bias is None else layer.bias.detach()[first:last]
+    z: Tensor = ops.ops.fan_in_linear(
+        x, layer.weight.detach()[first:last], layer.indices[lists], bias, layer.group_size
+    )
+    inside = (col >= first) & (col < last)
+    rows = torch.repeat_interleave(torch.arange(x.shape[0], device=col.device), crow.diff())
+    return z, (rows[inside].to(z.device), col[inside].to(z.device, torch.int64) - first)
+
+
+def seen_loss(name: str, x: Tensor, layer: FixedFanInLinear, crow: Tensor, col: Tensor, scale: float) -> Seen:
+    """What a fused loss records: the logits of a range of labels are computed again when they are asked for."""
+
+    def gradient(first: int, last: int) -> Tensor:
+        z, positive = label_range(layer, x, crow, col, first, last)
+        y = torch.full_like(z, -1.0)
+        y[positive] = 1.0
+        slope = 2 * (1 - y * z).clamp(min=0) if name == "squared_hinge" else torch.sigmoid(-y * z)
+        return -scale * y * slope
+
+    return Seen(x, gradient)
+
+
+def target_positions(x: Tensor, labels: int, targets: Any, reduction: str) -> tuple[Tensor, Tensor, float]:
+    """Row offsets and columns of a batch's targets, and the factor of the loss that ``reduction`` means."""
+    if x.dim() != 2:
+        raise ValueError(f"x must have shape (batch, in_features), got {tuple(x.shape)}")
+    crow, col = _positions(targets, x.shape[0], labels)
+    divisors = {"sum": 1, "batchmean": x.shape[0], "mean": x.shape[0] * labels}
+    if reduction not in divisors:
+        raise ValueError(f"reduction must be one of {sorted(divisors)}, got {reduction!r}")
+    return crow, col, 1.0 / max(divisors[reduction], 1)
 
 
 def _positions(targets: Any, rows: int, labels: int) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from torch import nn
 
 from xmc_fast._files import atomic_path, write_text
 from xmc_fast._progress import progress
+from xmc_fast.nn.tokens import by_length
 
 LossFn = Callable[[nn.Module, Any], "torch.Tensor | tuple[torch.Tensor, dict[str, float]]"]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -66,6 +67,9 @@ class Run:
     step: int = 0  # optimizer steps done
     history: list[dict[str, float]] = field(default_factory=list)
     stop: bool = False
+    restart_average: bool = (
+        False  # set by a callback after which earlier weights cannot be averaged with later ones
+    )
 
 
 class Trainer:
@@ -139,7 +143,7 @@ class Trainer:
         self.checkpoint_every = checkpoint_every
         self.log = Path(log) if log else None
         self.callbacks = list(callbacks)
-        self.device = _device(device)
+        self.device = resolve_device(device)
         self.seed = seed
         self.show_progress = show_progress
 
@@ -150,6 +154,7 @@ class Trainer:
         n: int,
         fetch: Callable[[npt.NDArray[np.int64]], Any],
         validate: Callable[[nn.Module], dict[str, float]] | None = None,
+        lengths: npt.NDArray[np.int64] | None = None,
     ) -> list[dict[str, float]]:
         """Train ``model`` in place.
 
@@ -159,10 +164,12 @@ class Trainer:
         n, fetch : the number of rows, and row numbers (int64 array) -> batch (anything; tensors in it are moved
             to the device).
         validate : called after each epoch in eval mode without gradients; its figures enter the history.
+        lengths : of the rows, e.g. in tokens: rows of similar length then share a batch (less padding).
 
         Returns
         -------
-        The history: a dict per epoch with epoch, step, loss, seconds and the validation figures.
+        The history: a dict per epoch with epoch, step, loss, seconds, the means of the loss function's figures
+        (as ``train_<name>``) and the validation figures.
         """
         if n < 1:
             raise ValueError(f"n must be at least 1 row, got {n}")
@@ -171,7 +178,7 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             torch.manual_seed(self.seed)
-            return self._fit(model.to(self.device), loss, n, fetch, validate)
+            return self._fit(model.to(self.device), loss, n, fetch, validate, lengths)
 
     def _fit(
         self,
@@ -180,6 +187,7 @@ class Trainer:
         n: int,
         fetch: Callable[[npt.NDArray[np.int64]], Any],
         validate: Callable[[nn.Module], dict[str, float]] | None,
+        lengths: npt.NDArray[np.int64] | None,
     ) -> list[dict[str, float]]:
         made = self.optimizer(model)
         optimizers = [made] if isinstance(made, torch.optim.Optimizer) else list(made)
@@ -192,7 +200,7 @@ class Trainer:
         with progress(run.total_steps, unit="step", disable=_quiet(self.show_progress)) as bar:
             bar.update(run.step)
             while run.epoch < self.epochs and not run.stop:
-                self._epoch(run, state, loss, n, fetch, bar)
+                self._epoch(run, state, loss, self._batches(run.epoch, n, lengths), fetch, bar)
                 self._end_of_epoch(run, state, validate)
         state.finish()
         if self.log:
@@ -204,14 +212,12 @@ class Trainer:
         run: Run,
         state: _State,
         loss: LossFn,
-        n: int,
+        batches: list[npt.NDArray[np.int64]],
         fetch: Callable[[npt.NDArray[np.int64]], Any],
         bar: Any,
     ) -> None:
         start = time.perf_counter()
         run.model.train()
-        order = np.random.default_rng([self.seed, run.epoch]).permutation(n)
-        batches = [order[i : i + self.batch_size] for i in range(0, n, self.batch_size)]
         groups = [batches[i : i + self.accumulate] for i in range(0, len(batches), self.accumulate)]
         for group in groups[run.step - run.epoch * run.steps_per_epoch :]:
             self._set_rates(run, state)
@@ -219,12 +225,12 @@ class Trainer:
             rows = sum(len(b) for b in group)
             for optimizer in run.optimizers:
                 optimizer.zero_grad(set_to_none=True)
-            figures: dict[str, float] = {}
             for batch_rows in group:
                 run.batch = _to(fetch(batch_rows), self.device)
                 with self._autocast():
                     result = loss(run.model, run.batch)
-                value, figures = result if isinstance(result, tuple) else (result, {})
+                value, new = result if isinstance(result, tuple) else (result, {})
+                state.show(new)
                 share = len(batch_rows) / rows
                 state.scaler.scale(value * share).backward()  # type: ignore[no-untyped-call]
                 total += float(value.detach()) * share
@@ -240,10 +246,19 @@ class Trainer:
                 start = time.perf_counter()
                 state.save()
             bar.update(1)
-            bar.set_postfix(
-                {"loss": f"{total:.4g}", **{k: f"{v:.3g}" for k, v in figures.items()}}, refresh=False
-            )
+            shown = {k: f"{values[-1]:.3g}" for k, values in state.figures.items()}
+            bar.set_postfix({"loss": f"{total:.4g}", **shown}, refresh=False)
         state.seconds += time.perf_counter() - start
+
+    def _batches(
+        self, epoch: int, n: int, lengths: npt.NDArray[np.int64] | None
+    ) -> list[npt.NDArray[np.int64]]:
+        """The rows of an epoch's batches: of the seed and the epoch only."""
+        generator = np.random.default_rng([self.seed, epoch])
+        if lengths is not None:
+            return by_length(lengths, self.batch_size, generator)
+        order = generator.permutation(n)
+        return [order[i : i + self.batch_size] for i in range(0, n, self.batch_size)]
 
     def _step(self, run: Run, state: _State) -> None:
         for optimizer in run.optimizers:
@@ -251,7 +266,7 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_gradients(run)
         if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(run.model.parameters(), self.clip_norm)
+            clip_gradients(run.model, self.clip_norm)
         for optimizer in run.optimizers:
             state.scaler.step(optimizer)
         state.scaler.update()
@@ -270,6 +285,7 @@ class Trainer:
         run.epoch += 1
         row = {"epoch": run.epoch, "step": run.step, "loss": state.loss_sum / run.steps_per_epoch}
         row["seconds"] = state.seconds
+        row |= {f"train_{name}": math.fsum(v) / len(v) for name, v in state.figures.items()}
         if self.swa_start is not None and run.epoch > self.swa_start:
             state.average()
         if validate is not None:
@@ -282,6 +298,7 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_epoch(run)
         state.loss_sum = state.seconds = 0.0
+        state.figures = {}
         state.save()
         if self.log:
             _write_history(self.log, run.history)
@@ -303,14 +320,21 @@ class _State:
         self.base_rates = [[float(g["lr"]) for g in o.param_groups] for o in run.optimizers]
         self.loss_sum = 0.0
         self.seconds = 0.0
+        self.figures: dict[str, list[float]] = {}  # of the batches of this epoch that had some
         self.swa: dict[str, torch.Tensor] | None = None
         self.swa_count = 0
         self.best: dict[str, torch.Tensor] | None = None
         self.best_value = -math.inf
         self.best_epoch = 0
 
+    def show(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            self.figures.setdefault(name, []).append(float(value))
+
     def average(self) -> None:
         """Running mean of the floating-point weights over epochs (stochastic weight averaging)."""
+        if self.run.restart_average:
+            self.swa, self.swa_count, self.run.restart_average = None, 0, False
         self.swa_count += 1
         weights = self.run.model.state_dict()
         if self.swa is None:
@@ -362,7 +386,7 @@ class _State:
             "callbacks": [c.state_dict() for c in self.trainer.callbacks],
             "rng": torch.get_rng_state(),
             "cuda_rng": cuda,
-            "run": {k: getattr(run, k) for k in ("epoch", "step", "history", "stop")},
+            "run": {k: getattr(run, k) for k in ("epoch", "step", "history", "stop", "restart_average")},
             "own": {k: getattr(self, k) for k in self._FIELDS},
         }
         with atomic_path(path) as temporary:
@@ -391,7 +415,7 @@ class _State:
         for key, value in state["own"].items():
             setattr(self, key, value)
 
-    _FIELDS = ("loss_sum", "seconds", "swa", "swa_count", "best", "best_value", "best_epoch")
+    _FIELDS = ("loss_sum", "seconds", "figures", "swa", "swa_count", "best", "best_value", "best_epoch")
 
     def _settings(self) -> dict[str, Any]:
         t = self.trainer
@@ -425,7 +449,29 @@ def linear(warm_up: float = 0.0, floor: float = 0.0) -> Callable[[float], float]
     return factor
 
 
-def _device(device: str | torch.device) -> torch.device:
+def clip_gradients(model: nn.Module, largest: float) -> None:
+    """Scale all gradients together to at most that norm; sparse ones count, too (torch's own refuses them).
+
+    >>> layer = nn.Embedding(3, 2, sparse=True)
+    >>> layer(torch.tensor([1, 1])).sum().backward()
+    >>> clip_gradients(layer, 1.0)
+    >>> round(layer.weight.grad.to_dense().norm().item(), 4)
+    1.0
+    """
+    values = []
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            gradient = parameter.grad = gradient.coalesce()
+        if gradient is not None:
+            values.append(gradient.values() if gradient.is_sparse else gradient)
+    factor = (largest / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
+    for value in values:
+        value.mul_(factor.to(value.device))
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """ "auto" is CUDA where there is one, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(device)

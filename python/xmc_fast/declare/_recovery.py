@@ -1,0 +1,140 @@
+"""From compressed predictions back to labels, and the common part of every DECLARE model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import knn
+from xmc_fast._arrays import Csr, labels, to_scipy
+from xmc_fast._files import write_text
+from xmc_fast.declare._neighbour import neighbour_embedding
+from xmc_fast.declare._svd import truncated_svd
+from xmc_fast.model import storage
+from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
+
+Float = npt.NDArray[np.float32]
+
+MANIFEST = "declare.json"
+_TENSORS = "declare.safetensors"
+
+
+def compress(
+    Y: Any,
+    n_components: int,
+    *,
+    compression: str = "svd",
+    neighbours: int = 25,
+    n_jobs: int | None = None,
+    random_state: int = 0,
+    show_progress: bool | None = None,
+) -> Float:
+    """The compressed rows Z (n, c) of a label matrix.
+
+    ``compression`` is "svd" (all similarities between rows, see `truncated_svd`) or "neighbour" (those of near
+    rows above all, see `neighbour_embedding`).
+    """
+    if compression not in ("svd", "neighbour"):
+        raise ValueError(f'compression must be "svd" or "neighbour", got {compression!r}')
+    options: dict[str, Any] = {"n_jobs": n_jobs, "show_progress": show_progress}
+    Z = truncated_svd(Y, n_components, random_state=random_state, **options).Z
+    if compression == "neighbour":
+        Z, _ = neighbour_embedding(Y, Z, neighbours=neighbours, **options)
+    return Z
+
+
+LOST = 1e-4  # of the longest compressed row
+
+
+class LabelRecovery:
+    """Scores labels by the training rows whose compressed rows are most similar to a prediction z.
+
+    Similarity s = Z z ("inner", as the paper writes it) or the same with the rows of Z scaled to length one
+    ("cosine"); label scores are the sum of s over the q best rows that carry the label.
+
+    Parameters
+    ----------
+    Z : (n, c) compressed training rows; Y : (n, L) their labels.
+    neighbours : q.
+    similarity : "inner" or "cosine". Inner products favour rows with many labels.
+    search : "exact", or "faiss" for an approximate index over millions of rows (install the extra [faiss]).
+
+    Examples
+    --------
+    >>> recovery = LabelRecovery(np.eye(3), np.eye(3), neighbours=2)
+    >>> recovery.predict(np.array([[0.0, 1.0, 0.5]]), k=2).toarray().tolist()
+    [[0.0, 1.0, 0.5]]
+    """
+
+    def __init__(
+        self, Z: Any, Y: Any, *, neighbours: int = 25, similarity: str = "cosine", search: str = "exact"
+    ) -> None:
+        if similarity not in ("inner", "cosine"):
+            raise ValueError(f'similarity must be "inner" or "cosine", got {similarity!r}')
+        if search not in ("exact", "faiss"):
+            raise ValueError(f'search must be "exact" or "faiss", got {search!r}')
+        if neighbours < 1:
+            raise ValueError(f"neighbours must be at least 1, got {neighbours}")
+        self.Z = np.ascontiguousarray(Z, np.float32)
+        self.Y = labels(Y, n_rows=len(self.Z))
+        self.neighbours = neighbours
+        rows = self.Z
+        if similarity == "cosine":
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            # Rows whose labels the compression lost are rounding noise, mostly along the first direction:
+            # scaled up they would be everybody's neighbours.
+            shortest = max(LOST * float(lengths.max(initial=0)), np.finfo(np.float32).tiny)
+            rows = rows / np.maximum(lengths, shortest)
+        self.index: Any = knn.InnerProductIndex(rows) if search == "exact" else knn.FaissIndex(rows)
+
+    def predict(self, z: Any, k: int = 5, *, n_jobs: int | None = None) -> sp.csr_matrix:
+        """(m, L) CSR of the k best labels of each row of z (m, c), best first. A row whose neighbours carry
+        fewer than k labels has fewer entries."""
+        ids, similarity = self.index.search(z, self.neighbours, n_jobs=n_jobs)
+        matrix = to_scipy(self.Y.indptr, self.Y.indices, np.ones(len(self.Y.indices), np.bool_), self.Y.shape)
+        return knn.recover_labels(ids, similarity, matrix, k, n_jobs=n_jobs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes a prediction needs beside the network: Z and the labels of the training rows."""
+        return int(self.Z.nbytes + self.Y.indptr.nbytes + self.Y.indices.nbytes)
+
+
+def save_model(
+    directory: str | os.PathLike[str],
+    settings: dict[str, Any],
+    tensors: Tensors,
+    recovery: LabelRecovery | None,
+) -> None:
+    """A folder with declare.json (the settings) and declare.safetensors (weights, Z, labels): no pickle."""
+    if recovery is not None:
+        stored: Tensors = {"Z": recovery.Z, "Y.indptr": recovery.Y.indptr, "Y.indices": recovery.Y.indices}
+        tensors = {**tensors, **stored}
+    with storage.replace_folder(directory, MANIFEST) as folder:
+        write_tensors(folder / _TENSORS, tensors, {"format": settings["format"]})
+        write_text(folder / MANIFEST, json.dumps(settings, indent=1) + "\n")
+
+
+def load_model(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Tensors]:
+    """The settings and arrays that `save_model` wrote."""
+    path = Path(directory) / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{directory} is not a {kind} model: {MANIFEST} is missing")
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("format") != kind:
+        raise ValueError(f"{path} is of format {settings.get('format')!r}, expected {kind!r}")
+    tensors, _ = read_tensors(path.with_name(_TENSORS), map_file=False, verify=True)
+    return settings, tensors
+
+
+def stored_labels(tensors: Tensors, n_labels: int) -> sp.csr_matrix:
+    """The training labels of a stored model."""
+    indptr, indices = tensors["Y.indptr"], tensors["Y.indices"]
+    y = Csr(indptr, indices, np.empty(0, np.float32), (len(indptr) - 1, n_labels))
+    return to_scipy(y.indptr, y.indices, np.ones(len(indices), np.bool_), y.shape)

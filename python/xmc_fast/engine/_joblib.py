@@ -1,0 +1,102 @@
+"""Any joblib backend: "loky", "threading", "multiprocessing", or one that a package has registered.
+
+joblib runs a list of tasks to its end, so a round is such a list; what a broken round left open makes the next
+one. Workers are processes of this machine, or see the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import joblib
+
+from xmc_fast._threads import resolve_threads
+from xmc_fast.engine._data import Shipment, on_this_machine
+from xmc_fast.engine._pool import EngineError, WorkerLost
+from xmc_fast.engine._work import Call, Outcome, run_task
+
+
+class JoblibPool:
+    """The workers of a backend, or of a `joblib.Parallel` object."""
+
+    ahead = True  # all tasks at once: joblib hands them out
+
+    def __init__(self, engine: Any, n_jobs: int | None) -> None:
+        self._stack = contextlib.ExitStack()
+        self._threads = 1 if n_jobs is None else resolve_threads(n_jobs)
+        if isinstance(engine, str):
+            try:
+                with joblib.parallel_config(backend=engine):
+                    cpus = joblib.effective_n_jobs(-1)
+            except (ValueError, KeyError):
+                known = ", ".join(sorted({"dask", "ray", *joblib.parallel.BACKENDS}))
+                raise ValueError(f"engine must be a client or one of {known}, got {engine!r}") from None
+            workers = max(1, cpus // self._threads)
+            engine = joblib.Parallel(
+                n_jobs=workers, backend=engine, batch_size=1, return_as="generator_unordered"
+            )
+        self._parallel = engine
+        self.name = "joblib"
+        self._path = ""
+        self._waiting: list[_Handle] = []
+        self._round: list[_Handle] = []
+        self._results: Iterator[tuple[int, Outcome]] = iter(())
+
+    def slots(self) -> int:
+        return max(1, int(joblib.effective_n_jobs(self._parallel.n_jobs)))
+
+    def threads(self) -> int:
+        return self._threads
+
+    def ship(self, data: Shipment) -> None:
+        self._path = str(self._stack.enter_context(on_this_machine(data)))
+
+    def submit(self, call: Call) -> Any:
+        handle = _Handle(call)
+        self._waiting.append(handle)
+        return handle
+
+    def wait(self, handles: Sequence[Any], seconds: float) -> list[Any]:
+        del seconds  # joblib comes back when a task is finished
+        try:
+            if all(h.outcome is not None for h in self._round):
+                self._round, self._waiting = self._waiting, []
+                calls = (joblib.delayed(_run)(i, h.call, self._path) for i, h in enumerate(self._round))
+                self._results = iter(self._parallel(calls))
+            position, outcome = next(self._results)
+            self._round[position].outcome = outcome
+        except Exception as error:  # the backend broke: of its tasks only the finished ones are known
+            for handle in self._round:
+                handle.outcome = error if handle.outcome is None else handle.outcome
+        return [h for h in handles if h.outcome is not None]
+
+    def result(self, handle: Any) -> Outcome:
+        if isinstance(handle.outcome, Outcome):
+            return handle.outcome
+        reason = f"{type(handle.outcome).__name__}: {handle.outcome}".split("\n")[0]
+        if "Terminated" in reason or "Broken" in reason:
+            raise WorkerLost(reason)
+        raise EngineError(f"the worker could not run the task: {reason}") from handle.outcome
+
+    def sent(self) -> dict[str, int]:
+        return {}  # workers map the driver's file
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        close = getattr(self._results, "close", None)
+        if handles and close is not None:
+            close()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class _Handle:
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.outcome: Outcome | Exception | None = None
+
+
+def _run(position: int, call: Call, path: str) -> tuple[int, Outcome]:
+    return position, run_task(call, path)

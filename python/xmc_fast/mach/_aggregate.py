@@ -1,0 +1,60 @@
+"""The scores of all labels from those of the buckets, and the best of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from xmc_fast import _core
+from xmc_fast._threads import resolve_threads
+
+AGGREGATES = {"mean": 0, "unbiased": 0, "min": 1, "median": 2}
+
+
+def aggregate_topk(
+    p: npt.NDArray[np.float32],
+    table: npt.NDArray[np.uint16],
+    k: int,
+    *,
+    aggregate: str = "mean",
+    top_buckets: int | None = None,
+    inverted: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None,
+    n_jobs: int | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The k best labels by their aggregated bucket scores, exact, without an (n, L) array.
+
+    Parameters
+    ----------
+    p : (R, n, B) scores of the buckets
+    table : (R, L), see `bucket_table`
+    k : int
+    aggregate : as in `Mach`
+    top_buckets : score only labels in one of the so many best buckets of some repetition
+    inverted : the table by bucket, made when not given
+    n_jobs : threads
+
+    Returns
+    -------
+    ids (n, k) int32 and scores (n, k) float32, best first; with ``top_buckets`` missing ones are -1 and -inf.
+    """
+    if aggregate not in AGGREGATES:
+        raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
+    p, table = np.ascontiguousarray(p, np.float32), np.ascontiguousarray(table, np.uint16)
+    if p.ndim != 3 or table.ndim != 2 or p.shape[0] != table.shape[0]:
+        raise ValueError(f"p must be (R, n, B) and table (R, L), got {p.shape} and {table.shape}")
+    if not 1 <= k <= table.shape[1]:
+        raise ValueError(f"k must be in 1..{table.shape[1]}, got {k}")
+    if table.size and int(table.max()) >= p.shape[2]:
+        raise ValueError(f"table has bucket {int(table.max())}, p has {p.shape[2]} buckets")
+    threads, kind = resolve_threads(n_jobs), AGGREGATES[aggregate]
+    if top_buckets is None:
+        ids, scores = _core.mach_topk(p, table, kind, int(k), threads)
+    else:
+        offsets, by_bucket = inverted or _core.invert_table(table, p.shape[2], threads)
+        ids, scores = _core.mach_topk_candidates(
+            p, table, offsets, by_bucket, kind, int(top_buckets), int(k), threads
+        )
+    if aggregate == "unbiased":
+        B = p.shape[2]
+        scores = ((scores - np.float32(1 / B)) * np.float32(B / max(B - 1, 1))).astype(np.float32)
+    return ids, scores

@@ -1,0 +1,266 @@
+"""Dynamic sparse training: every so often the weak connections of a sparse layer give way to new ones.
+
+Each index list loses connections by one rule and gets as many new ones by another:
+
+- prune ``"magnitude"``: the fraction with the smallest |w| (SET, Mocanu et al. 2018); ``"threshold"``: all with
+  |w| <= threshold; ``"sign"``: those whose weight changed its sign since the last time (DeepR, Bellec et al.
+  2018). Lists that several labels share go by the sum of |w|, or by the majority of the signs.
+- grow ``"random"``: uniformly; ``"gradient"``: where the loss of the current batch has the largest gradient
+  (RigL, Evci et al. 2020). The gradients of the missing connections exist for a chunk of labels at a time.
+
+New weights start at zero, and so does the optimizer's state for them. ``Rewire`` is a callback for
+:class:`xmc_fast.nn.train.Trainer`; :meth:`Rewire.before_step` and :meth:`Rewire.after_step` serve a loop of
+your own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xmc_fast.nn.fanin import FixedFanInLinear, Seen
+from xmc_fast.nn.masked import MaskedLinear
+from xmc_fast.nn.ops import magnitude
+from xmc_fast.nn.train import Callback, Run
+
+_PRUNE = ("magnitude", "threshold", "sign")
+_GROW = ("random", "gradient")
+_DECAY = ("cosine", "constant")
+SparseLayer = FixedFanInLinear | MaskedLinear
+
+
+class Rewire(Callback):
+    """Rewire all sparse layers of a module during training.
+
+    Parameters
+    ----------
+    prune : {"magnitude", "threshold", "sign"}
+    grow : {"random", "gradient"}
+    fraction : float
+        Of the connections of a list, for "magnitude".
+    threshold : float
+        For "threshold".
+    interval : int
+        Steps between two changes.
+    stop : float
+        Share of the training after which the connections stay.
+    decay : {"cosine", "constant"}
+        "cosine" lowers ``fraction`` (or ``threshold``) along half a cosine to zero at ``stop``.
+    seed : int
+    chunk : int
+        Elements of the largest buffer for the gradients of missing connections.
+
+    Attributes
+    ----------
+    replaced : int
+        Connections replaced so far.
+
+    Examples
+    --------
+    >>> from xmc_fast.nn import FixedFanInLinear, Trainer, sparse_squared_hinge
+    >>> import scipy.sparse as sp
+    >>> layer, x = FixedFanInLinear(16, 50, fan_in=4), torch.randn(32, 16)
+    >>> y = sp.random(32, 50, 0.1, format="csr", dtype=bool)
+    >>> rewire = Rewire(grow="gradient", interval=2)
+    >>> trainer = Trainer(lambda m: torch.optim.Adam(m.parameters()), batch_size=8, callbacks=[rewire])
+    >>> history = trainer.fit(layer, lambda m, rows: sparse_squared_hinge(x[rows], m, y[rows]), 32,
+    ...                       lambda rows: rows)
+    >>> rewire.replaced > 0
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        prune: str = "magnitude",
+        grow: str = "random",
+        fraction: float = 0.3,
+        threshold: float = 1e-3,
+        interval: int = 100,
+        stop: float = 0.75,
+        decay: str = "cosine",
+        seed: int = 0,
+        chunk: int = 1 << 22,
+    ) -> None:
+        for name, value, known in (
+            ("prune", prune, _PRUNE),
+            ("grow", grow, _GROW),
+            ("decay", decay, _DECAY),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {known}, got {value!r}")
+        for name, number in (("fraction", fraction), ("stop", stop)):
+            if not 0 <= number <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {number}")
+        if threshold < 0:
+            raise ValueError(f"threshold must not be negative, got {threshold}")
+        if interval < 1:
+            raise ValueError(f"interval must be at least 1 step, got {interval}")
+        self.prune, self.grow, self.decay = prune, grow, decay
+        self.fraction, self.threshold = fraction, threshold
+        self.interval, self.stop = interval, stop
+        self.seed, self.chunk = seed, chunk
+        self.replaced = 0
+        self._signs: dict[str, Tensor] = {}
+        self._candidates: dict[str, Tensor] = {}
+
+    def options(self) -> dict[str, Any]:
+        """The parameters, as a dict that makes another one."""
+        names = ("prune", "grow", "fraction", "threshold", "interval", "stop", "decay", "seed", "chunk")
+        return {name: getattr(self, name) for name in names}
+
+    # ---- what to do when
+
+    def due(self, step: int, total_steps: int) -> bool:
+        """Whether connections change right after that many steps."""
+        return step > 0 and step % self.interval == 0 and step <= self.stop * total_steps
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """What is left of ``fraction`` after that many steps.
+
+        >>> rewire = Rewire(stop=0.5)
+        >>> [round(rewire.factor(step, 100), 3) for step in (0, 25, 50)]
+        [1.0, 0.5, 0.0]
+        """
+        if self.decay == "constant":
+            return 1.0
+        last = self.stop * total_steps
+        return 0.5 * (1 + math.cos(math.pi * min(step / last, 1.0))) if last else 0.0
+
+    # ---- a loop of one's own
+
+    def before_step(self, model: nn.Module, step: int, total_steps: int) -> None:
+        """To call before the forward pass of step number ``step`` (from 0)."""
+        layers = sparse_layers(model)
+        if not layers:
+            raise ValueError("the model has no layer to rewire (FixedFanInLinear or MaskedLinear)")
+        record = self.grow == "gradient" and self.due(step + 1, total_steps)
+        for name, layer in layers.items():
+            layer.record = [] if record else None
+            if self.prune == "sign" and name not in self._signs:
+                self._signs[name] = _signs(layer.weight)
+
+    def after_step(
+        self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int, total_steps: int
+    ) -> int:
+        """To call after the optimizer's step, ``step`` steps being done; returns the number of new ones."""
+        if not self.due(step, total_steps):
+            return 0
+        factor = self.factor(step, total_steps)
+        replaced = 0
+        for position, (name, layer) in enumerate(sparse_layers(model).items()):
+            seed = int(
+                np.random.SeedSequence([self.seed, step, position]).generate_state(1, np.uint64)[0] >> 1
+            )
+            changed = layer.rewire(
+                candidates=self._candidates.get(name),
+                seed=seed,
+                optimizer=_owner(optimizers, layer.weight),
+                **self._rule(name, layer, factor),
+            )
+            if self.prune == "sign":
+                self._signs[name] = _signs(layer.weight)
+            replaced += int(changed.sum())
+        self._candidates.clear()
+        self.replaced += replaced
+        return replaced
+
+    def find_candidates(self, model: nn.Module) -> None:
+        """To call between the backward pass and the optimizer's step: the connections of largest gradient."""
+        for name, layer in sparse_layers(model).items():
+            if layer.record and isinstance(layer, FixedFanInLinear):
+                count = min(layer.fan_in, layer.in_features - layer.fan_in)
+                self._candidates[name] = missing_connections(layer, layer.record, count, self.chunk)
+            elif layer.record and isinstance(layer, MaskedLinear):
+                self._candidates[name] = layer.missing(layer.record, int(layer.mask.sum()))
+            layer.record = None
+
+    # ---- the Trainer's
+
+    def on_start(self, run: Run) -> None:
+        self.before_step(run.model, run.step, run.total_steps)
+
+    def on_gradients(self, run: Run) -> None:
+        self.find_candidates(run.model)
+
+    def on_step(self, run: Run) -> None:
+        if self.after_step(run.model, run.optimizers, run.step, run.total_steps):
+            run.restart_average = True  # weights of different connections have no mean
+        self.before_step(run.model, run.step, run.total_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"replaced": self.replaced, "signs": dict(self._signs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.replaced = state["replaced"]
+        self._signs = {name: signs.cpu() for name, signs in state["signs"].items()}
+
+    # ---- rules
+
+    def _rule(self, name: str, layer: SparseLayer, factor: float) -> dict[str, Any]:
+        if self.prune == "magnitude":
+            return {"fraction": self.fraction * factor}
+        if self.prune == "threshold":
+            return {"threshold": self.threshold * factor, "strength": _mean_magnitude(layer)}
+        flipped = (_signs(layer.weight) * self._signs[name] < 0).to(torch.float32)
+        if isinstance(layer, FixedFanInLinear):
+            flipped = magnitude(flipped, layer.group_size) / _group_sizes(layer)
+        return {"threshold": 0.5, "strength": 1 - flipped}
+
+
+def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
+    """The layers of a module that can be rewired, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, FixedFanInLinear | MaskedLinear)}
+
+
+def missing_connections(layer: FixedFanInLinear, seen: Sequence[Seen], count: int, chunk: int) -> Tensor:
+    """The ``count`` features of largest |gradient| that each index list does not hold, best first.
+
+    The gradient of the whole matrix, g^T x, is made for so many labels at a time that no buffer has more than
+    ``chunk`` elements (or those of one group). Returns (groups, count) int32; where the gradient is zero, -1
+    (for which :func:`xmc_fast.nn.ops.rewire_` draws at random).
+    """
+    groups, features = layer.indices.shape[0], layer.in_features
+    size = layer.group_size
+    step = max(1, min(groups, chunk // (features * size)))
+    best = torch.empty(groups, count, dtype=torch.int32)
+    for g in range(0, groups, step):
+        first, last = g * size, min((g + step) * size, layer.out_features)
+        gradient = torch.zeros(last - first, features, device=layer.weight.device)
+        for batch in seen:
+            part = batch.gradient(first, last).to(torch.float32)
+            gradient.addmm_(part.T, batch.x.to(torch.float32))
+        strength = magnitude(gradient, size)  # summed over the labels of a group
+        lists = layer.indices[g : g + step].to(torch.int64)
+        strength.scatter_(1, lists, -1.0)
+        values, ids = torch.topk(strength, count, dim=1)
+        best[g : g + step] = torch.where(values > 0, ids, -1).cpu()
+    return best
+
+
+def _owner(optimizers: Sequence[torch.optim.Optimizer], weight: Tensor) -> torch.optim.Optimizer | None:
+    return next((o for o in optimizers if weight in o.state), None)
+
+
+def _signs(weight: Tensor) -> Tensor:
+    return weight.detach().sign().to(torch.int8).cpu()
+
+
+def _group_sizes(layer: FixedFanInLinear) -> Tensor:
+    """Labels of each index list, (groups, 1): the last one may have fewer."""
+    groups = layer.indices.shape[0]
+    sizes = torch.full((groups, 1), float(layer.group_size))
+    if groups:
+        sizes[-1] = layer.out_features - (groups - 1) * layer.group_size
+    return sizes
+
+
+def _mean_magnitude(layer: SparseLayer) -> Tensor | None:
+    if isinstance(layer, MaskedLinear):
+        return None
+    return magnitude(layer.weight, layer.group_size).cpu() / _group_sizes(layer)
