@@ -1,34 +1,91 @@
 """Decisions against xcolumns: utility and time of block coordinate ascent and Frank-Wolfe, scaling, threads.
 
-    python bench/bench_decide.py [eurlex-4k eurlex57k tibkat-gnd] [--rounds 5]
+    python bench/bench_decide.py [eurlex-4k eurlex57k tibkat-gnd] [--tables bca ...] [--metrics ...] [--rounds 5]
+    python bench/bench_decide.py --write docs     # the page, from the tables made so far
 
 bca          utility at both sides' defaults (must not be lower than xcolumns'); CPU time of one thread from the
              same start (top-k) with the same tolerance, and from our default start.
-frank_wolfe  fitted on half of the test instances with their labels, measured on the other half.
+frank_wolfe  fitted on half of the test instances with their labels, measured on the other half. Times are of
+             whole fits from the same start with the same number of iterations on both sides: the peer's at its
+             defaults, and ours stopped there. An iteration is a best response and a line search; the peer makes one
+             more than it counts, whose search finds nothing (`iterations` includes it, so that it is 1 where
+             the peer stops at once). fit_ms is our fit at its own defaults.
+starts       utility by start, no peer: also on sets that the default was not chosen on.
+rules        held-out utility of Frank-Wolfe by its smoothing and shrinkage, the mean of three splits, beside
+             xcolumns': on sets that they were not chosen on.
+thresholds   k = None: fit time and held-out macro-F1 of per-label thresholds, with and without shrinkage.
+gap          distance to the global optimum (brute force) of tiny random problems.
 threads      wall time of one and two threads, default start, equal bits.
-scaling      time against instances x candidates (plot in results/).
+scaling      time against instances and against candidates, one thread.
 
 Probabilities are made once (one-vs-all, calibrated on held-out rows; the larger sets train for minutes) and
-kept in XMC_CACHE. Peer times exclude compilation: each function runs once before it is timed.
+kept in XMC_CACHE. Peer times exclude compilation: each function runs once before it is timed. Rows of a table
+that a run does not renew (other sets, other metrics) are kept, so that long tables can be made in parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from bench_linear import load
 from common import CACHE, RESULTS, Table, interleave
+from sets import load
 from xmc_fast import OneVsAll, decide
 
 TOP = 100
 BUDGET = 12.0  # seconds of timing per case of a table
 SETS = ("eurlex-4k", "eurlex57k", "tibkat-gnd")
+UNTOUCHED = ("bibtex", "stackex-cs", "stackex-cooking", "stackex-chess", "debtags", "debdeps")
+
+
+PAGE_HEAD = """# Decisions: how good, how fast
+
+What block coordinate ascent and Frank–Wolfe reach and cost, and how far the choices made for them hold on data that
+they were not made on. The tables against xcolumns (utility and CPU time per metric and k), with two threads and
+against the size of the problem are on the [performance page](../performance.md); what the decisions cost in P@k is in
+[precision against macro-F1](tradeoff.md). Probabilities: the 100 most probable labels of each test instance, one-vs-all
+trained on nine tenths of the training set, calibrated on the rest.
+
+Times are CPU times of one thread, ours and the peer's in turns, on a machine that had other work to do. The table with
+two threads needs a quiet machine: each parallel step waits for its second thread to start, so that on a machine
+whose processors are all busy two threads are slower than one (`n_jobs=1` is the choice there)."""
+
+PAGE_PARTS = (
+    (
+        "gap",
+        "Distance to the global optimum",
+        "Tiny random problems (4 instances, 5 labels), all predictions tried: how many the ascent solves, and the"
+        " relative distance of the others. Linear metrics are solved exactly.",
+    ),
+    (
+        "thresholds",
+        "Thresholds: any number of labels",
+        "`k=None`, macro-F1 on the half of the instances that the thresholds were not fitted on. Cuts fitted to the"
+        " labels alone overfit the rare ones; shrinking counts towards the probabilities (the default) repairs it.",
+    ),
+    (
+        "starts",
+        "Starts of the ascent",
+        "Utility by start, the mean of three orders of the instances. `relaxed`, the default, its eight rounds and the"
+        " way to macro-precision were chosen on EURLex-4K, EURLEX57K and tibkat-gnd; the sets below had no"
+        " part in it.",
+    ),
+    (
+        "rules",
+        "Smoothing and shrinkage of Frank–Wolfe",
+        "Rules fitted on a random half of the test instances with their labels, measured with the labels of the other"
+        " half; the mean of three splits. The defaults (smoothing 1, shrinkage 5) were chosen on EURLex-4K, EURLEX57K"
+        " and tibkat-gnd; the sets below had no part in it. xcolumns: the better of its two starts.",
+    ),
+)
 
 
 def probabilities(name: str) -> tuple[Any, Any]:
@@ -72,10 +129,10 @@ def timed_peer(metric: str, proba: Any, k: int, start: Any) -> Any:
     return peer_bca(metric, proba, k, init_y_pred=start.copy(), seed=0)
 
 
-BCA_METRICS = ["macro-precision", "macro-recall", "macro-f1", "macro-balanced-accuracy", "coverage"]
+METRICS = ("macro-precision", "macro-recall", "macro-f1", "macro-balanced-accuracy", "coverage")
 
 
-def bench_bca(names: list[str], rounds: int) -> Table:
+def bench_bca(names: list[str], metrics: list[str], rounds: int) -> Table:
     """Utility at both sides' defaults; time from the same start (top-k) with the same tolerance."""
     table = Table(
         "decide_bca",
@@ -96,7 +153,7 @@ def bench_bca(names: list[str], rounds: int) -> Table:
     )
     for name in names:
         proba, _ = probabilities(name)
-        for metric in BCA_METRICS:
+        for metric in metrics:
             for k in (1, 3, 5):
                 start = decide.weighted_topk(proba, np.ones(proba.shape[1]), k)
                 start.data[:] = 1
@@ -130,16 +187,32 @@ def bench_bca(names: list[str], rounds: int) -> Table:
     return table
 
 
-def bench_frank_wolfe(names: list[str], rounds: int) -> Table:
-    """Fitted on one half of the instances (with labels), measured with the true labels of the other half."""
+def peer_rules(metric: str, proba: Any, Y: Any, k: int, start: str) -> Any:
+    """xcolumns' Frank-Wolfe at its defaults."""
     from xcolumns import frank_wolfe as xf
     from xcolumns import metrics as xm
 
-    functions = {
+    function = {
         "macro-precision": xm.macro_precision_on_conf_matrix,
         "macro-recall": xm.macro_recall_on_conf_matrix,
         "macro-f1": xm.macro_f1_score_on_conf_matrix,
-    }
+        "macro-balanced-accuracy": xm.macro_balanced_accuracy_on_conf_matrix,
+    }[metric]
+    skip_tn = metric != "macro-balanced-accuracy"
+    return xf.find_classifier_using_fw(
+        Y, proba, function, k, init_classifier=start, skip_tn=skip_tn, seed=0, return_meta=True
+    )
+
+
+def halves(name: str, seed: int) -> Any:
+    """Probabilities and labels to fit on, the same to measure on."""
+    proba, Y = probabilities(name)
+    half = np.random.default_rng(seed).random(proba.shape[0]) < 0.5
+    return (proba[half], Y[half]), (proba[~half], Y[~half])
+
+
+def bench_frank_wolfe(names: list[str], metrics: list[str], rounds: int) -> Table:
+    """Fitted on one half of the instances (with labels), measured with the true labels of the other half."""
     table = Table(
         "decide_frank_wolfe",
         [
@@ -151,34 +224,30 @@ def bench_frank_wolfe(names: list[str], rounds: int) -> Table:
             "xcolumns",
             "higher",
             "iterations",
-            "peer_iterations",
             "ours_ms",
             "xcolumns_ms",
-            "ratio_per_iteration",
+            "ratio",
+            "fit_iterations",
+            "fit_ms",
         ],
     )
     for name in names:
-        proba, Y = probabilities(name)
-        half = np.random.default_rng(1).random(proba.shape[0]) < 0.5
-        for metric, function in functions.items():
+        fitted, (proba, Y) = halves(name, 1)
+        for metric in (m for m in metrics if m != "coverage"):
             for k in (1, 3, 5):
-                fit = partial(decide.FrankWolfe(metric, k, n_jobs=1).fit, proba[half], Y[half])
-                peer_fit = partial(
-                    xf.find_classifier_using_fw,
-                    Y[half],
-                    proba[half],
-                    function,
-                    k,
-                    skip_tn=True,
-                    seed=0,
-                    return_meta=True,
-                )
+                fit = partial(decide.FrankWolfe(metric, k, n_jobs=1).fit, *fitted)
                 rule = fit()
-                peers = [peer_fit(init_classifier=start) for start in ("top", "random")]
-                held_out = [peer.predict(proba[~half], seed=0) for peer, _ in peers]
-                best = max(decide.expected_utility(Y[~half], p, metric) for p in held_out)
-                ours = decide.expected_utility(Y[~half], rule.predict(proba[~half]), metric)
-                cases = {"ours": fit, "peer": partial(peer_fit, init_classifier="top")}
+                peers = [peer_rules(metric, *fitted, k, start) for start in ("top", "random")]
+                held_out = [peer.predict(proba, seed=0) for peer, _ in peers]
+                best = max(decide.expected_utility(Y, p, metric) for p in held_out)
+                ours = decide.expected_utility(Y, rule.predict(proba), metric)
+                done = len(peers[0][1]["alphas"]) + 1
+                same = decide.FrankWolfe(metric, k, n_jobs=1, max_iterations=done, tolerance=0)
+                cases = {
+                    "ours": partial(same.fit, *fitted),
+                    "fit": fit,
+                    "peer": partial(peer_rules, metric, *fitted, k, "top"),
+                }
                 times = interleave(
                     cases, rounds=rounds, clock=time.process_time, warm_up=False, budget=BUDGET
                 )
@@ -187,114 +256,289 @@ def bench_frank_wolfe(names: list[str], rounds: int) -> Table:
                     metric=metric,
                     k=k,
                     ours=ours,
-                    expected=decide.expected_utility(
-                        Y[~half], rule.predict(proba[~half], method="expected"), metric
-                    ),
+                    expected=decide.expected_utility(Y, rule.predict(proba, method="expected"), metric),
                     xcolumns=best,
                     higher=ours >= best,
-                    iterations=rule.info_.iterations,
-                    peer_iterations=len(peers[0][1]["alphas"]),
+                    iterations=done,
                     ours_ms=1e3 * times["ours"],
                     xcolumns_ms=1e3 * times["peer"],
-                    # the last line search of either finds nothing and is not counted as an iteration
-                    ratio_per_iteration=times["peer"]
-                    / (len(peers[0][1]["alphas"]) + 1)
-                    / (times["ours"] / (rule.info_.iterations + 1)),
+                    ratio=times["peer"] / times["ours"],
+                    fit_iterations=rule.info_.iterations,
+                    fit_ms=1e3 * times["fit"],
                 )
     return table
 
 
+def bench_rules(names: list[str], metrics: list[str]) -> Table:
+    """Held-out utility of Frank-Wolfe (mean of three splits) by smoothing and shrinkage; (1, 5) is the default."""
+    choices = {
+        "default": (1.0, 5.0),
+        "no smoothing": (0.0, 5.0),
+        "no shrinkage": (1.0, 0.0),
+        "neither": (0.0, 0.0),
+    }
+    table = Table("decide_rules", ["data", "metric", "k", *choices, "xcolumns", "higher", "default_is_best"])
+    for name in names:
+        for metric in (m for m in metrics if m != "coverage"):
+            for k in (1, 3, 5):
+                found: dict[str, list[float]] = {key: [] for key in (*choices, "xcolumns")}
+                for seed in (11, 12, 13):
+                    fitted, (proba, Y) = halves(name, seed)
+                    for key, (smoothing, shrinkage) in choices.items():
+                        rule = decide.FrankWolfe(
+                            metric, k, smoothing=smoothing, shrinkage=shrinkage, n_jobs=1
+                        )
+                        chosen = rule.fit(*fitted).predict(proba)
+                        found[key].append(decide.expected_utility(Y, chosen, metric))
+                    peers = [peer_rules(metric, *fitted, k, start)[0] for start in ("top", "random")]
+                    found["xcolumns"].append(
+                        max(decide.expected_utility(Y, p.predict(proba, seed=0), metric) for p in peers)
+                    )
+                mean = {key: float(np.mean(values)) for key, values in found.items()}
+                best = mean["default"] >= max(mean[key] for key in choices) - 1e-12
+                higher = mean["default"] >= mean["xcolumns"]
+                table.add(data=name, metric=metric, k=k, **mean, higher=higher, default_is_best=best)
+    return table
+
+
+def bench_thresholds(names: list[str]) -> Table:
+    """Any number of labels (k = None): a threshold per label for macro-F1, fitted on half of the instances with labels
+    (CPU ms, one thread), measured on the other half; beside it the five most probable labels."""
+    table = Table(
+        "decide_thresholds", ["data", "labels", "fit_ms", "default", "no shrinkage", "without labels", "top5"]
+    )
+    for name in names:
+        (proba, Y), (new, truth) = halves(name, 1)
+        rule = decide.Thresholds("macro-f1", n_jobs=1)
+        timed = interleave({"fit": partial(rule.fit, proba, Y)}, clock=time.process_time)
+        rules = {
+            "default": rule,
+            "no shrinkage": decide.Thresholds("macro-f1", shrinkage=0).fit(proba, Y),
+            "without labels": decide.Thresholds("macro-f1").fit(proba),
+        }
+        top5 = decide.weighted_topk(new, np.ones(new.shape[1]), 5)
+        table.add(
+            data=name,
+            labels=new.shape[1],
+            fit_ms=1e3 * timed["fit"],
+            **{key: decide.expected_utility(truth, r.predict(new), "macro-f1") for key, r in rules.items()},
+            top5=decide.expected_utility(truth, top5, "macro-f1"),
+        )
+    return table
+
+
+def bench_gap(metrics: list[str]) -> Table:
+    """Relative distance to the global optimum of 4 instances x 5 labels, k = 1 and 2, sixteen problems each."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    import reference.decide as ref
+    from reference.decide_data import random_proba
+
+    table = Table("decide_gap", ["metric", "k", "problems", "solved", "mean_gap", "largest_gap"])
+    for metric in metrics:
+        for k in (1, 2):
+            gaps = []
+            for seed in range(16):
+                eta = random_proba(4, 5, seed=100 + seed)
+                _, info = decide.bca(eta, metric, k, tolerance=0)
+                best = ref.global_optimum(eta.astype(float), metric, k)
+                gaps.append((best - info.utility) / best)
+            assert min(gaps) > -1e-12
+            solved = int(sum(gap < 1e-9 for gap in gaps))
+            table.add(
+                metric=metric,
+                k=k,
+                problems=len(gaps),
+                solved=solved,
+                mean_gap=float(np.mean(np.maximum(gaps, 0))),
+                largest_gap=float(max(*gaps, 0)),
+            )
+    return table
+
+
 def bench_threads(names: list[str], rounds: int) -> Table:
-    """Wall time with the default start; the best of the rounds beside the median, for busy machines."""
-    table = Table("decide_threads", ["data", "metric", "k", "one_ms", "two_ms", "best_one_ms", "best_two_ms"])
+    """Wall time with the default start; speedup is of the medians, best_speedup of the fastest rounds."""
+    table = Table("decide_threads", ["data", "metric", "k", "one_ms", "two_ms", "speedup", "best_speedup"])
     for name in names:
         proba, _ = probabilities(name)
-        for metric, k in (("macro-f1", 5), ("coverage", 5), ("macro-f1", 1)):
+        for metric, k in (("macro-f1", 1), ("macro-f1", 5), ("coverage", 5)):
             times: dict[int, list[float]] = {1: [], 2: []}
             for jobs in (1, 2) * rounds:
                 start = time.perf_counter()
                 decide.bca(proba, metric, k, n_jobs=jobs)
                 times[jobs].append(1e3 * (time.perf_counter() - start))
-            one, two = (decide.bca(proba, metric, k, n_jobs=jobs)[0] for jobs in (1, 2))
+            (one, path), (two, other) = (decide.bca(proba, metric, k, n_jobs=jobs) for jobs in (1, 2))
             assert (one.indices == two.indices).all()
+            assert path.utilities == other.utilities
+            assert (np.diff([path.start_utility, *path.utilities]) >= -1e-12).all()
+            median = {jobs: float(np.median(t)) for jobs, t in times.items()}
             table.add(
                 data=name,
                 metric=metric,
                 k=k,
-                one_ms=float(np.median(times[1])),
-                two_ms=float(np.median(times[2])),
-                best_one_ms=min(times[1]),
-                best_two_ms=min(times[2]),
+                one_ms=median[1],
+                two_ms=median[2],
+                speedup=median[1] / median[2],
+                best_speedup=min(times[1]) / min(times[2]),
             )
     return table
 
 
-def bench_scaling(rounds: int, plot: bool = True) -> Table:
-    """Time against n x candidates (ten passes each), and two threads against one."""
-    table = Table(
-        "decide_scaling", ["n", "candidates", "entries", "one_ms", "two_ms", "ns_per_entry_and_pass"]
-    )
+def bench_starts(names: list[str], metrics: list[str]) -> Table:
+    """Utility reached from each start, the mean of three orders of the instances."""
+    starts = ("relaxed", "topk", "random", "greedy")
+    table = Table("decide_starts", ["data", "metric", "k", *starts, "relaxed_is_best"])
+    for name in names:
+        proba, _ = probabilities(name)
+        for metric in (m for m in metrics if not decide.metric(m).linear):
+            for k in (1, 3, 5):
+                reached = {
+                    start: float(
+                        np.mean(
+                            [
+                                decide.bca(proba, metric, k, init=start, random_state=seed)[1].utility
+                                for seed in range(3)
+                            ]
+                        )
+                    )
+                    for start in starts
+                }
+                best = reached["relaxed"] >= max(reached.values()) - 1e-12
+                table.add(data=name, metric=metric, k=k, **reached, relaxed_is_best=best)
+    return table
+
+
+def synthetic(n: int, candidates: int, labels: int = 20_000) -> sp.csr_matrix:
+    """Probabilities of the shape of real ones: few frequent labels, most entries near 0."""
     rng = np.random.default_rng(0)
-    passes = 10
-    for n in (2_000, 5_000, 20_000, 50_000):
-        for candidates in (25, 100):
-            labels = 10_000
-            indices = np.sort(
-                (labels * rng.random((n, candidates)) ** 2).astype(np.int32) // candidates * candidates
-                + np.arange(candidates, dtype=np.int32),
-                axis=1,
-            )
-            values = rng.beta(0.1, 3.0, indices.shape).astype(np.float32) + np.float32(1e-6)
-            indptr = np.arange(n + 1) * candidates
-            proba = sp.csr_matrix(
-                (np.minimum(values, 1).ravel(), indices.ravel(), indptr), (n, labels + candidates)
-            )
-            run = partial(decide.bca, proba, "macro-f1", 5, init="topk", tolerance=0, max_passes=passes)
-            one, two = run(n_jobs=1), run(n_jobs=2)
-            assert (one[0].indices == two[0].indices).all()
-            times = interleave({"one": partial(run, n_jobs=1), "two": partial(run, n_jobs=2)}, rounds=rounds)
-            entries = n * candidates
-            table.add(
-                n=n,
-                candidates=candidates,
-                entries=entries,
-                one_ms=1e3 * times["one"],
-                two_ms=1e3 * times["two"],
-                ns_per_entry_and_pass=1e9 * times["one"] / entries / one[1].passes,
-            )
-    if plot:
-        import matplotlib
+    groups = labels // candidates
+    which = (groups * rng.random((n, candidates)) ** 2).astype(np.int32)  # the lower the more frequent
+    indices = which * candidates + np.arange(candidates, dtype=np.int32)
+    values = rng.beta(0.1, 3.0, indices.shape).astype(np.float32) + np.float32(1e-6)
+    indptr = np.arange(n + 1) * candidates
+    proba = sp.csr_matrix((np.minimum(values, 1).ravel(), indices.ravel(), indptr), (n, labels))
+    proba.sort_indices()
+    return proba
 
-        matplotlib.use("agg")
-        from matplotlib import pyplot
 
-        _, ax = pyplot.subplots(layout="constrained")
-        for key, label in (("one_ms", "one thread"), ("two_ms", "two threads")):
-            ax.loglog([r["entries"] for r in table.rows], [r[key] for r in table.rows], "o", label=label)
-        ax.set_xlabel("instances x candidates")
-        ax.set_ylabel(f"ms for {passes} passes")
-        ax.legend()
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        ax.figure.savefig(RESULTS / "decide_scaling.png", dpi=120)
+def bench_scaling(rounds: int) -> Table:
+    """CPU time of five passes of the ascent (macro-F1@5) and of five iterations of Frank-Wolfe, one thread."""
+    table = Table(
+        "decide_scaling",
+        ["grows", "n", "candidates", "bca_ms", "frank_wolfe_ms", "bca_ns", "frank_wolfe_ns"],
+    )
+    cells = [("n", n, 100) for n in (5_000, 10_000, 20_000, 40_000, 80_000)]
+    cells += [("candidates", 20_000, c) for c in (25, 50, 100, 200, 400)]
+    for grows, n, candidates in cells:
+        proba = synthetic(n, candidates)
+        ascent = partial(decide.bca, proba, "macro-f1", 5, init="topk", tolerance=0, max_passes=5, n_jobs=1)
+        rule = decide.FrankWolfe("macro-f1", 5, tolerance=0, max_iterations=5, n_jobs=1)
+        cases = {"bca": ascent, "frank_wolfe": partial(rule.fit, proba)}
+        times = interleave(cases, rounds=rounds, clock=time.process_time)
+        passes = {"bca": ascent()[1].passes, "frank_wolfe": rule.info_.iterations}
+        table.add(
+            grows=grows,
+            n=n,
+            candidates=candidates,
+            **{f"{key}_ms": 1e3 * t for key, t in times.items()},
+            **{f"{key}_ns": 1e9 * t / proba.nnz / max(passes[key], 1) for key, t in times.items()},
+        )
     return table
+
+
+def keep_rest(table: Table) -> None:
+    """Takes over the rows of the saved table that this run did not renew; the large sets come last."""
+    path = RESULTS / f"{table.name}.json"
+    keys = [c for c in ("grows", "n", "candidates", "data", "metric", "k") if c in table.columns]
+    new = {tuple(row[key] for key in keys) for row in table.rows}
+    if path.exists():
+        old = json.loads(path.read_text("utf-8"))["rows"]
+        table.rows += [r for r in old if tuple(r.get(key) for key in keys) not in new]
+    order = (*UNTOUCHED, *SETS)
+
+    def place(row: dict[str, Any]) -> Any:
+        data, metric = row.get("data"), row.get("metric")
+        return (
+            order.index(data) if data in order else -1,
+            METRICS.index(metric) if metric in METRICS else -1,
+        )
+
+    table.rows.sort(key=place)
+
+
+def finding(key: str, rows: list[dict[str, Any]]) -> str:
+    """What a table says, in a sentence (empty: it speaks for itself)."""
+    if key not in ("starts", "rules"):
+        return ""
+    default, best = ("relaxed", "relaxed_is_best") if key == "starts" else ("default", "default_is_best")
+    others = ("topk", "random", "greedy") if key == "starts" else ("no smoothing", "no shrinkage", "neither")
+    behind = max(1 - r[default] / max(r[other] for other in others) for r in rows)
+    text = (
+        f"Found: the default is the best in {sum(r[best] for r in rows)} of {len(rows)} cells and at most"
+        f" {100 * behind:.2g} % below the best in the others."
+    )
+    if key == "rules":
+        lower = sum(not r["higher"] for r in rows)
+        text += f" It is below xcolumns in {lower if lower else 'none'} of them."
+    return text
+
+
+def write_page(folder: Path) -> None:
+    """docs/experiments/decide.md from the tables in bench/results."""
+    tables = {
+        path.stem.removeprefix("decide_"): json.loads(path.read_text("utf-8"))
+        for path in RESULTS.glob("decide_*.json")
+    }
+    page = [PAGE_HEAD]
+    for key, title, text in PAGE_PARTS:
+        if key not in tables:
+            continue
+        table, rows = tables[key], tables[key]["rows"]
+        shown = Table(f"decide_{key}", list(rows[0]), table["machine"], rows)
+        command = (
+            f"python bench/bench_decide.py {' '.join(dict.fromkeys(r['data'] for r in rows if 'data' in r))}"
+        )
+        page += [
+            f"## {title}",
+            text,
+            str(shown).strip(),
+            f"Made by `{command.strip()} --tables {key}`, seed 0.",
+        ]
+    (folder / "experiments").mkdir(parents=True, exist_ok=True)
+    (folder / "experiments" / "decide.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", default=SETS, help="data sets")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    names, rounds = list(arguments.names), arguments.rounds
-    tables = (
-        partial(bench_threads, names, 3 * rounds),
-        partial(bench_scaling, rounds),
-        partial(bench_frank_wolfe, names, rounds),
-        partial(bench_bca, names, rounds),
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for make in tables:
-        table = make()
+    every = ("threads", "scaling", "gap", "thresholds", "starts", "rules", "frank_wolfe", "bca")
+    parser.add_argument("names", nargs="*", default=SETS, help="data sets")
+    parser.add_argument("--tables", nargs="*", choices=every)
+    parser.add_argument("--metrics", nargs="*", default=METRICS, choices=METRICS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path, help="folder of the documentation: write its page")
+    arguments = parser.parse_args()
+    names, metrics, rounds = list(arguments.names), list(arguments.metrics), arguments.rounds
+    make = {
+        "threads": partial(bench_threads, names, 3 * rounds),
+        "scaling": partial(bench_scaling, rounds),
+        "gap": partial(bench_gap, metrics),
+        "thresholds": partial(bench_thresholds, names),
+        "starts": partial(bench_starts, names, metrics),
+        "rules": partial(bench_rules, names, metrics),
+        "frank_wolfe": partial(bench_frank_wolfe, names, metrics, rounds),
+        "bca": partial(bench_bca, names, metrics, rounds),
+    }
+    tables = arguments.tables
+    if tables is None:
+        tables = [] if arguments.write else every
+    for key in tables:
+        table = make[key]()
         print(table, flush=True)
+        keep_rest(table)
         table.save()
+    if arguments.write:
+        write_page(arguments.write)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def main() -> None:
         for name, run in runs.items():
             assert (run()[0] == expected).mean() > 0.999, f"{name} finds other neighbours"
         clock = time.process_time if args.threads == 1 else time.perf_counter
-        times = interleave(runs, rounds=7, clock=clock)
+        times = interleave(runs, rounds=3, clock=clock, warm_up=False)  # warmed up above
         flops = 2.0 * args.rows * args.features * args.batch
         for name, t in times.items():
             rate = flops / t / 1e9
@@ -107,8 +107,9 @@ def main() -> None:
         assert np.mean(same) > 0.99
         both = interleave(
             {"xmc_fast": ours, "numpy + scipy": lambda: scipy_recovery(rows, queries, Y, 5)},
-            rounds=5,
+            rounds=3,
             clock=clock,
+            warm_up=False,
         )
         for name, t in both.items():
             table.add(task="recovery", method=name, ms=1e3 * t, **{"ours is x faster": t / both["xmc_fast"]})

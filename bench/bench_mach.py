@@ -2,9 +2,12 @@
 
     python bench/bench_mach.py [aggregate] [hash] [memory]
 
-One thread, CPU time. `aggregate`: R = 32, B = 20,000, batch 128; the limit is reading what the kernel reads once
-from memory (16 rounded outputs and 2 bytes of table per label and repetition) at the measured bandwidth. `memory`:
-10 million labels, R = 16; peak resident memory of the process.
+One thread, CPU time. `aggregate`: R = 32, B = 20,000, batch 128. share_of_limit: of what no byte-wise method can
+avoid, reading the outputs once from memory at the measured bandwidth, and one line of 64 bytes per label, repetition
+and 64 instances in random order from tables of four repetitions at the measured rate. share_of_traffic: of what this
+method moves, the outputs read twice (extremes, rounding), the lines, and the sums of a byte per label and instance,
+which do not stay in the cache from one four repetitions to the next. `memory`: 10 million labels, R = 16; peak
+resident memory of the process.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from common import Table, interleave, machine
-from xmc_fast import mach
+from xmc_fast import _core, mach
 
 
 def numpy_topk(p: np.ndarray, table: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +45,9 @@ def torch_topk(p, table, k: int):
 
 def aggregate(n_labels: int = 670_091, R: int = 32, B: int = 20_000, n: int = 128, k: int = 5) -> Table:
     table = Table(
-        "mach_aggregate", ["outputs", "what", "ms_per_instance", "ratio", "share_of_limit"], machine()
+        "mach_aggregate",
+        ["outputs", "what", "ms_per_instance", "ratio", "share_of_limit", "share_of_traffic"],
+        machine(),
     )
     rng = np.random.default_rng(0)
     buckets = mach.bucket_table(n_labels, B, R, random_state=1)
@@ -70,15 +75,21 @@ def aggregate(n_labels: int = 670_091, R: int = 32, B: int = 20_000, n: int = 12
             what: 1e3 * t / sizes[what]
             for what, t in interleave(runs, rounds=3, clock=time.process_time, warm_up=False).items()
         }
-        limit = n_labels * R * (16 + 2) / 16 / (table.info["read_gbs"] * 1e9) * 1e3
+        lines = _core.measure_random_lines(4 * B, 0.5)
+        read = 4 * R * B / (table.info["read_gbs"] * 1e9)
+        gather = n_labels * R / 64 / lines
+        sums = (
+            n_labels * (2 * (R / 4 - 1)) / (table.info["read_gbs"] * 1e9)
+        )  # all but the last are written and read
         for what, ms in times.items():
-            share = limit / ms if what == "xmc_fast" else ""
+            ours = what == "xmc_fast"
             table.add(
                 outputs=name,
                 what=what,
                 ms_per_instance=ms,
                 ratio=ms / times["xmc_fast"],
-                share_of_limit=share,
+                share_of_limit=1e3 * (read + gather) / ms if ours else "",
+                share_of_traffic=1e3 * (2 * read + gather + sums) / ms if ours else "",
             )
     return table
 
@@ -103,26 +114,44 @@ def hashing(
     buckets = numpy_table(n_labels, B, R, 0)
     np.testing.assert_array_equal(mach.bucket_table(n_labels, B, R), buckets)
 
-    def with_scipy() -> sp.csr_matrix:
-        M = sp.csr_matrix((Y.data.copy(), buckets[0][Y.indices].astype(np.int32), Y.indptr.copy()), (rows, B))
-        M.sum_duplicates()
-        M.data[:] = 1
-        return M
+    def with_scipy() -> list[sp.csr_matrix]:
+        parts = []
+        for row in buckets:  # the table is given: no hashing here
+            M = sp.csr_matrix((Y.data.copy(), row[Y.indices].astype(np.int32), Y.indptr.copy()), (rows, B))
+            M.sum_duplicates()
+            M.data[:] = 1
+            parts.append(M)
+        return parts
 
-    assert (mach.bucket_matrix(Y, B, 0) != with_scipy()).nnz == 0
-    for what, ours, peer in (
+    def with_numpy() -> list[np.ndarray]:
+        number = np.repeat(np.arange(rows) * B, np.diff(Y.indptr))
+        parts = []
+        for row in buckets:
+            keys = np.sort(number + row[Y.indices])
+            parts.append(keys[np.diff(keys, prepend=-1) > 0])
+        return parts
+
+    for ours, theirs, keys in zip(mach.bucket_matrices(Y, B, R), with_scipy(), with_numpy(), strict=True):
+        assert (ours != theirs).nnz == 0
+        assert len(keys) == ours.nnz
+    for what, cases in (
         (
             f"table of {n_labels} labels, R = {R}",
-            lambda: mach.bucket_table(n_labels, B, R, n_jobs=1),
-            lambda: numpy_table(n_labels, B, R, 0),
+            {
+                "xmc_fast": lambda: mach.bucket_table(n_labels, B, R, n_jobs=1),
+                "numpy": lambda: numpy_table(n_labels, B, R, 0),
+            },
         ),
         (
-            f"label matrix {rows} x {n_labels} to buckets",
-            lambda: mach.bucket_matrix(Y, B, 0, n_jobs=1),
-            with_scipy,
+            f"label matrix {rows} x {n_labels} to {R} bucket matrices",
+            {
+                "xmc_fast": lambda: mach.bucket_matrices(Y, B, R, n_jobs=1),
+                "numpy": with_numpy,
+                "scipy": with_scipy,
+            },
         ),
     ):
-        times = interleave({"xmc_fast": ours, "numpy": peer}, rounds=5, clock=time.process_time)
+        times = interleave(cases, rounds=5, clock=time.process_time)
         for package, seconds in times.items():
             table.add(what=what, package=package, ms=1e3 * seconds, ratio=seconds / times["xmc_fast"])
     return table

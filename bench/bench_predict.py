@@ -1,14 +1,15 @@
 """Exact top-k prediction against scipy, torch and the trees of PECOS and omikuji: ``python bench/bench_predict.py``.
 
-Models are one-vs-all squared-hinge models pruned at 0.01, trained once with `OneVsAll` and kept in XMC_CACHE.
-``--trees pecos omikuji`` also trains those peers (minutes) and compares speed and P@k; ``--sets`` picks data
-sets; ``--one`` and ``--pruning`` print the latency of single rows and texts, and what pruning costs.
+Models are one-vs-all models trained with `OneVsAll`'s defaults and pruned at 0.01 (bench/models.py), kept in
+XMC_CACHE. ``--trees pecos omikuji`` also trains those peers (minutes) and compares speed and P@k; ``--sets``
+picks data sets; ``--one`` prints the latency of single rows and texts, ``--pruning`` what pruning costs
+(``--write docs`` makes docs/experiments/predict.md of it), ``--open`` how fast a large model opens and whether
+processes share its pages (predict_open.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 import warnings
 from itertools import pairwise
@@ -19,46 +20,14 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from common import CACHE, Table, data_dir, interleave, machine
-from xmc_fast.data import read_text, read_xmc, write_xmc
+from common import Table, interleave, machine
+from models import DELTA, SETS, K, folder_of, matrices, model_of, pruned_predictions
+from predict_open import open_large
+from sets import TEXT, read_texts, vectorizer_of
+from xmc_fast.data import write_xmc
 from xmc_fast.metrics import precision_at_k
-from xmc_fast.model import SparseModel
+from xmc_fast.model.storage import replace_folder
 from xmc_fast.pipeline import TextModel
-from xmc_fast.text import TfidfVectorizer
-
-K = 5
-TEXT_SETS = {"eurlex57k": "test", "tibkat-gnd": "dev"}
-
-
-def load(name):
-    """Train and test features and labels, and the vectorizer with the test texts for text sets."""
-    folder = data_dir(name)
-    if name not in TEXT_SETS:
-        parts = [read_xmc(folder / f"{part}.txt.xz") for part in ("train", "test")]
-        return [normalize(parts[0].X), parts[0].Y, normalize(parts[1].X), parts[1].Y], None, None
-    test = TEXT_SETS[name]
-    train, other = (
-        read_text(folder / f"{p}_texts.txt.xz", folder / f"{p}_labels.txt.xz") for p in ("train", test)
-    )
-    labels = max(train.Y.shape[1], other.Y.shape[1])
-    for Y in (train.Y, other.Y):
-        Y.resize(Y.shape[0], labels)
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2).fit(train.texts)
-    features = [vectorizer.transform(part.texts) for part in (train, other)]
-    for X in features:
-        X.sort_indices()
-    return [features[0], train.Y, features[1], other.Y], vectorizer, list(other.texts)
-
-
-def trained(name, X, Y, prune):
-    """The one-vs-all model of a data set, from the cache or trained now."""
-    folder = CACHE / "predict" / f"{name}-{prune}"
-    if not (folder / "manifest.json").is_file():
-        from xmc_fast.linear import OneVsAll
-
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        OneVsAll(bias=None, normalize=False, prune=prune).fit(X, Y).model_.save(folder)
-    return SparseModel.load(folder, mmap=False)
 
 
 def top_of_dense(scores):
@@ -68,12 +37,25 @@ def top_of_dense(scores):
     return np.take_along_axis(ids, np.argsort(-best, axis=1, kind="stable"), 1)
 
 
-def flat_cases(model, X):
+def as_columns(model, X):
+    """Rows as the peers need them: normalised, with the bias as the last column."""
+    if model.normalize:
+        norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+        X = sp.diags(1 / np.where(norms > 0, norms, 1)) @ X
+    if model.bias is not None:
+        X = sp.hstack([X, np.full((X.shape[0], 1), model.bias)])
+    X = sp.csr_matrix(X, dtype=np.float32)
+    X.sort_indices()
+    return X
+
+
+def flat_cases(model, rows_in):
     """Ours, scipy and torch on the same rows, each giving n x K ids."""
+    X = as_columns(model, rows_in)
     W = model.to_csr()
     W_sparse = W.T.tocsr()
     cases = {
-        "xmc_fast": lambda: model.predict(X, K, n_jobs=1).indices.reshape(-1, K),
+        "xmc_fast": lambda: model.predict(rows_in, K, n_jobs=1).indices.reshape(-1, K),
         "scipy sparse@sparse": lambda: top_of_dense((X[:500] @ W_sparse).toarray()),
     }
     rows = {"scipy sparse@sparse": min(500, X.shape[0])}
@@ -106,6 +88,7 @@ def check_exact(model, X):
     """The same top K as scipy in float64, up to ties, on every row."""
     W = model.to_csr().astype(np.float64).T.tocsr()
     top = model.predict(X, K)
+    X = as_columns(model, X)
     for start in range(0, X.shape[0], 500):
         S = (X[start : start + 500].astype(np.float64) @ W).toarray()
         ids = top.indices.reshape(-1, K)[start : start + 500]
@@ -115,23 +98,40 @@ def check_exact(model, X):
             raise AssertionError(f"rows from {start}: the top {K} differ from float64")
 
 
-def tree_case(kind, X, Y, Xt):
-    """A tree peer trained on the data: a function that predicts all test rows, and their number."""
+def tree_folder(kind, name, X, Y):
+    """A tree peer trained on rows of length one, kept beside the model."""
+    folder = folder_of(name) / kind
+    if folder.exists():
+        return folder
+    X = normalize(X)
+    with replace_folder(folder) as new:
+        if kind == "pecos":
+            from pecos.xmc import Indexer, LabelEmbeddingFactory
+            from pecos.xmc.xlinear.model import XLinearModel
+
+            embedding = LabelEmbeddingFactory.create(Y, X, method="pifa")
+            XLinearModel.train(X, Y, C=Indexer.gen(embedding), threads=1).save(str(new))
+        else:
+            import omikuji
+
+            write_xmc(new / "train.txt", X, Y)
+            omikuji.Model.train_on_data(str(new / "train.txt"), n_threads=1).save(str(new / "model"))
+            (new / "train.txt").unlink()
+    return folder
+
+
+def tree_case(kind, folder, Xt, n_labels):
+    """A function that predicts test rows with a trained tree peer, their number, and all predictions."""
+    Xt = normalize(Xt)
     if kind == "pecos":
-        from pecos.xmc import Indexer, LabelEmbeddingFactory
         from pecos.xmc.xlinear.model import XLinearModel
 
-        embedding = LabelEmbeddingFactory.create(Y, X, method="pifa")
-        with tempfile.TemporaryDirectory() as folder:
-            XLinearModel.train(X, Y, C=Indexer.gen(embedding), threads=1).save(folder)
-            tree = XLinearModel.load(folder, is_predict_only=True)  # its fast layout
+        tree = XLinearModel.load(str(folder), is_predict_only=True)  # its fast layout
         run = lambda: tree.predict(Xt, only_topk=K, beam_size=10, threads=1)  # noqa: E731
         return run, Xt.shape[0], run()
     import omikuji
 
-    with tempfile.TemporaryDirectory() as folder:
-        write_xmc(Path(folder) / "train.txt", X, Y)
-        model = omikuji.Model.train_on_data(str(Path(folder) / "train.txt"))
+    model = omikuji.Model.load(str(folder / "model"))
     rows = [
         list(zip(Xt.indices[a:b].tolist(), Xt.data[a:b].tolist(), strict=True))
         for a, b in pairwise(Xt.indptr)
@@ -141,7 +141,7 @@ def tree_case(kind, X, Y, Xt):
     ids = [label for row in best for label, _ in row]
     scores = [score for row in best for _, score in row]
     ends = np.cumsum([0] + [len(row) for row in best])
-    top = sp.csr_matrix((scores, ids, ends), shape=(Xt.shape[0], Y.shape[1]))
+    top = sp.csr_matrix((scores, ids, ends), shape=(Xt.shape[0], n_labels))
     return (lambda: [model.predict(row, beam_size=10, top_k=K) for row in some]), len(some), top
 
 
@@ -150,19 +150,22 @@ def precision(Y, top):
 
 
 def bench_set(name, trees, rounds, table):
-    (X, Y, Xt, Yt), _, _ = load(name)
-    model = trained(name, X, Y, 0.01).prepare()
+    X, Y, Xt, Yt = matrices(name)
+    model = model_of(name).prepare()
     check_exact(model, Xt)
     cases, rows = flat_cases(model, Xt)
     quality = {"xmc_fast": precision(Yt, model.predict(Xt, K))}
     for kind in trees:
-        cases[kind], rows[kind], top = tree_case(kind, X, Y, Xt)
+        folder = tree_folder(kind, name, X, Y)
+        cases[kind], rows[kind], top = tree_case(kind, folder, Xt, Y.shape[1])
         quality[kind] = precision(Yt, sp.csr_matrix(top))
     with threadpool_limits(1):
         times = interleave(cases, rounds=rounds, clock=time.process_time, budget=60)
     ours = times["xmc_fast"] / Xt.shape[0]
     column_nnz = np.diff(model.to_csr().tocsc().indptr).astype(np.int64)
-    work = 2 * float(column_nnz[Xt.indices].sum()) / Xt.shape[0]  # flops of a row, stored weights only
+    work = (
+        2 * float(column_nnz[as_columns(model, Xt).indices].sum()) / Xt.shape[0]
+    )  # flops of a row, stored weights only
     for case, seconds in times.items():
         each = seconds / rows.get(case, Xt.shape[0])
         of_limit = work / ours / 1e9 / table.info["fma_gflops"] if case == "xmc_fast" else ""
@@ -189,8 +192,8 @@ def bench_set(name, trees, rounds, table):
 
 def bench_one(name, table):
     """Latency of single rows, and of single texts through the saved pipeline."""
-    (X, Y, Xt, _), vectorizer, texts = load(name)
-    model = trained(name, X, Y, 0.01).prepare()
+    _, _, Xt, _ = matrices(name)
+    model = model_of(name).prepare()
     n = min(1000, Xt.shape[0])
     ends = Xt.indptr
     calls = {
@@ -203,8 +206,9 @@ def bench_one(name, table):
             [Xt[i] for i in range(n)],
         ),
     }
-    if vectorizer is not None:
-        calls["text"] = (TextModel(vectorizer, model).predict_one, texts[:n])
+    if name in TEXT:
+        texts = read_texts(name, "test")[0]
+        calls["text"] = (TextModel(vectorizer_of(name), model).predict_one, texts[:n])
     for what, (call, inputs) in calls.items():
         spent = []
         for _ in range(2):
@@ -217,40 +221,86 @@ def bench_one(name, table):
 
 
 def bench_pruning(name, table):
-    """P@k and size against the pruning threshold."""
-    (X, Y, Xt, Yt), _, _ = load(name)
-    model = trained(name, X, Y, 0.0)
-    first = precision(Yt, model.predict(Xt, K))
-    for delta in (0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3):
-        pruned = model.prune(delta)
-        values = precision(Yt, pruned.predict(Xt, K))
-        with tempfile.TemporaryDirectory() as folder:
-            pruned.save(Path(folder) / "m")
-            size = sum(file.stat().st_size for file in (Path(folder) / "m").iterdir())
-        if delta == 0.01 and max(first[key] - values[key] for key in first) >= 0.3:
-            raise AssertionError(f"pruning at 0.01 costs too much: {first} -> {values}")
-        table.add(set=name, delta=delta, density=pruned.density, MB_on_disk=size / 1e6, **values)
+    """P@k and size against the pruning threshold; a weight takes four bytes and its column two or four."""
+    _, _, Xt, Yt = matrices(name)
+    first = None
+    for delta, nnz, top in pruned_predictions(name):
+        values = precision(Yt, top)
+        first = first or values
+        if delta == DELTA and max(first[key] - values[key] for key in first) >= 0.3:
+            raise AssertionError(f"pruning at {DELTA} costs too much: {first} -> {values}")
+        columns = Xt.shape[1] + 1
+        width = 6 if columns <= 1 << 16 else 8
+        density = nnz / (Yt.shape[1] * columns)
+        table.add(set=name, delta=delta, density=density, MB=width * nnz / 1e6, **values)
+
+
+def write_pruning(table, folder):
+    """docs/experiments/predict.md and its picture."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for name in dict.fromkeys(row["set"] for row in table.rows):
+        rows = [row for row in table.rows if row["set"] == name]
+        for ax, key in zip(axes, ("P@1", "MB"), strict=True):
+            ax.plot([row["delta"] for row in rows], [row[key] for row in rows], "o-", label=name)
+    for ax, label in zip(axes, ("P@1, %", "MB of weights"), strict=True):
+        ax.set_xscale("symlog", linthresh=0.003)
+        ax.axvline(DELTA, color="grey", lw=0.8, ls=":")
+        ax.set_xlabel("Δ")
+        ax.set_ylabel(label)
+    axes[1].set_yscale("log")
+    axes[0].legend()
+    (folder / "img").mkdir(parents=True, exist_ok=True)
+    (folder / "experiments").mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "img" / "predict_pruning.png", dpi=110)
+    text = f"""# What pruning costs
+
+One-vs-all models with `OneVsAll`'s defaults, trained without pruning, then without the weights below Δ
+(`SparseModel.prune`). P@k in % on the test rows; Δ = {DELTA} is the default and may cost at most 0.3 points
+(the bench fails otherwise).
+
+{str(table).split(chr(10), 2)[2].strip()}
+
+![P@1 and size against Δ](../img/predict_pruning.png)
+
+Made by `python bench/bench_predict.py --pruning --sets {" ".join(dict.fromkeys(r["set"] for r in table.rows))}
+--write docs`; models are trained once (`bench/models.py`, seed 0).
+"""
+    (folder / "experiments" / "predict.md").write_text(text, encoding="utf-8")
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sets", nargs="*", default=["eurlex-4k", "eurlex57k", "tibkat-gnd"])
+    parser.add_argument("--sets", nargs="*", default=SETS)
     parser.add_argument("--trees", nargs="*", default=[], choices=["pecos", "omikuji"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="latency of single rows and texts only")
-    parser.add_argument("--pruning", action="store_true", help="P@k and size against delta only (eurlex-4k)")
+    parser.add_argument("--open", action="store_true", help="opening a model of 1 GB only")
+    parser.add_argument("--pruning", action="store_true", help="P@k and size against delta only")
+    parser.add_argument("--write", type=Path, help="folder of the documentation, for --pruning")
     args = parser.parse_args()
     info = machine()
     if args.one:
         table = Table("predict_one", ["set", "what", "p50_us", "p99_us"], info)
         for name in args.sets:
             bench_one(name, table)
+    elif args.open:
+        columns = ["process", "GB", "open_seconds", "resident_MB", "owned_MB"]
+        table = Table("predict_open", columns, info)
+        open_large(table)
     elif args.pruning:
-        columns = ["set", "delta", "density", "MB_on_disk", "P@1", "P@3", "P@5"]
+        columns = ["set", "delta", "density", "MB", "P@1", "P@3", "P@5"]
         table = Table("predict_pruning", columns, info)
-        bench_pruning("eurlex-4k", table)
+        for name in args.sets:
+            bench_pruning(name, table)
+        if args.write:
+            write_pruning(table, args.write)
     else:
         columns = ["set", "density", "what", "us_per_row", "times_ours", "of_fma_limit", "P@1", "P@3", "P@5"]
         table = Table("predict", columns, info)

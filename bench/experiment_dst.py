@@ -1,0 +1,158 @@
+"""Dynamic sparse training against the papers' baselines, into docs/experiments/dst.md and docs/img/dst*.png.
+
+python bench/experiment_dst.py [--only fixed,tfidf,57k,tibkat,text,frozen,scale] [--report]
+
+Every cell (method, seed) is a process of its own, whose result is kept in the cache folder: a run that was
+stopped goes on where it was. --report only writes the page from what is there. Hyper-parameters were chosen
+on held-out rows (--tune --only grid,tfidf-grid,frozen-grid), never on the test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import experiment_dst_report as report
+from common import CACHE
+from experiment_dst_cells import CELLS, GRIDS, SEEDS, TEXT_FROZEN
+from experiment_dst_data import load, minilm
+from xmc_fast.metrics import precision_at_k
+
+KS = (1, 3, 5)
+
+
+def run_cell(arguments: tuple[Any, ...], connection: Any) -> None:
+    """In a process of its own, so that its peak memory is its own."""
+    import torch
+
+    from xmc_fast.nn import ExtremeClassifier, Rewire, SparseClassifier
+    from xmc_fast.nn.outputs import stored_bytes
+
+    params, seed, (X, Y, VX, VY), threads, cache = arguments
+    torch.set_num_threads(threads)
+    options = dict(params)
+    rules = options.pop("rewire")
+    options |= {"seed": seed, "show_progress": False}
+    options["rewire"] = None if rules is None else Rewire(**rules, seed=seed)
+    text = "max_length" in params
+    if text:
+        from experiment_dst_encoder import remembering
+
+        file = cache / f"minilm-{TEXT_FROZEN}.pt"
+        encoder, states = remembering(minilm(), TEXT_FROZEN, file)
+    model: Any = ExtremeClassifier(encoder, **options) if text else SparseClassifier(**options)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    model.fit(X, Y)
+    seconds = time.process_time() - start
+    top = model.predict(VX, max(KS))
+    if text and not file.exists():
+        torch.save(states, file)
+    values = precision_at_k(VY, top, KS)
+    output = model.network_.output
+    used = sum(p.numel() for p in output.parameters())
+    if params.get("output") == "masked":
+        used = int(output.mask.sum())
+    connection.send(
+        {
+            "p": [100 * float(v) for v in values],
+            "cpu_per_epoch": seconds / len(model.history_),
+            "memory": model.memory(),
+            "stored": stored_bytes(output),
+            "peak_growth": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before),
+            "history": model.history_,
+            "weights": used,
+        }
+    )
+
+
+def isolated(target: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(arguments, theirs))
+    process.start()
+    theirs.close()
+    try:
+        result: dict[str, Any] = ours.recv()
+    finally:
+        process.join()
+    return result
+
+
+def cell_file(cache: Path, experiment: str, name: str, seed: int, tune: bool) -> Path:
+    safe = name.replace(" ", "_").replace(",", "").replace("+", "and")
+    return cache / f"{experiment}-{'tune-' if tune else ''}{safe}-{seed}.json"
+
+
+def run(
+    experiment: str, cache: Path, *, tune: bool, threads: int, budget: float, match: str, seeds: int
+) -> bool:
+    """Run the missing cells until the budget of seconds is used; whether all are there."""
+    todo = [
+        (name, params, seed)
+        for seed in (SEEDS.get(experiment, (0,)) if not tune else (0,))[:seeds]
+        for name, params in CELLS[experiment]().items()
+        if match in name
+    ]
+    files = [cell_file(cache, experiment, name, seed, tune) for name, _, seed in todo]
+    if all(file.exists() for file in files):
+        return True
+    loaded = load(experiment, cache, tune=tune)
+    end = time.monotonic() + budget
+    for (name, params, seed), file in zip(todo, files, strict=True):
+        if file.exists():
+            continue
+        if time.monotonic() > end:
+            return False
+        result = isolated(run_cell, (params, seed, loaded, threads, cache))
+        file.write_text(json.dumps({"params": params, **result}))
+        p = ", ".join(f"{v:.2f}" for v in result["p"])
+        print(
+            f"{experiment} {name} seed {seed}: P@1/3/5 {p}, {result['cpu_per_epoch']:.2f} CPU s/epoch",
+            flush=True,
+        )
+    return True
+
+
+def collect(experiment: str, cache: Path, *, tune: bool = False) -> dict[str, list[dict[str, Any]]]:
+    """The results that are there, by method."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in CELLS[experiment]():
+        files = [cell_file(cache, experiment, name, seed, tune) for seed in range(10)]
+        runs = [json.loads(file.read_text()) for file in files if file.exists()]
+        if runs:
+            found[name] = runs
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="dynamic sparse training against its baselines")
+    parser.add_argument("--only", default=",".join(e for e in CELLS if e not in GRIDS))
+    parser.add_argument("--match", default="", help="only cells whose name has this")
+    parser.add_argument("--seeds", type=int, default=99, help="at most so many seeds")
+    parser.add_argument("--cache", type=Path, default=CACHE / "experiment_dst")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no new cell is begun")
+    parser.add_argument("--tune", action="store_true", help="measure on held-out training rows")
+    parser.add_argument("--report", action="store_true", help="only write the page")
+    a = parser.parse_args()
+    a.cache.mkdir(parents=True, exist_ok=True)
+    if not a.report:
+        options = {name: getattr(a, name) for name in ("tune", "threads", "budget", "match", "seeds")}
+        if not all(run(experiment, a.cache, **options) for experiment in a.only.split(",")):
+            return
+    tried = {
+        f"{e.removesuffix('-grid')}: {name}": runs[0]["p"][0]
+        for e in GRIDS
+        for name, runs in collect(e, a.cache, tune=True).items()
+    }
+    report.write({e: collect(e, a.cache) for e in CELLS if e not in GRIDS}, tried)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,413 @@
+"""Write docs/performance.md and the README's table from the results of the benches.
+
+    python bench/report.py              # take over what bench/results has, then write
+    python bench/report.py --check      # only tell whether the pages agree with docs/results
+
+The tables named below are copied from bench/results (where the benches put them, not in git) to docs/results (in
+git); every number of the pages is taken from those files, and each table names the command that makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, _cell, machine_line
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- performance: written by bench/report.py -->", "<!-- end of performance -->")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question: the table that answers it, its command, what to read first, a picture."""
+
+    table: str
+    title: str
+    command: str
+    text: str
+    headline: Callable[[Rows], str] | None = None
+    picture: bool = False
+
+
+def spread(rows: Rows, key: str, **where: Any) -> str:
+    """ "3.1 to 7.9" over the rows with these values."""
+    values = [
+        float(r[key])
+        for r in rows
+        if all(r.get(k) == v for k, v in where.items()) and r.get(key) not in ("", None)
+    ]
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def whole_methods(rows: Rows) -> str:
+    parts = []
+    for name in sorted({r["set"] for r in rows}):
+        here = {r["method"]: r for r in rows if r["set"] == name}
+        mine = here["xmc_fast OneVsAll"]
+        trees = [r for m, r in here.items() if "P1" in r and not m.startswith("xmc_fast")]
+        exact = [r for r in here.values() if r.get("projected") == "yes"]
+        text = f"{name}: {mine['train_seconds']:.0f} s of training"
+        if exact:
+            ratio = min(r["train_seconds"] for r in exact) / mine["train_seconds"]
+            text += f" ({ratio:.0f}x less than the fastest exact peer)"
+        text += f", P@1 {mine['P1']:.1f}"
+        if trees:
+            text += f" (trees: {max(r['P1'] for r in trees):.1f} at best)"
+        parts.append(f"{text}, {mine['predict_us']:.0f} µs per row")
+    return "; ".join(parts)
+
+
+def prediction(rows: Rows) -> str:
+    parts = []
+    for name in dict.fromkeys(r["set"] for r in rows):
+        here = [r for r in rows if r["set"] == name]
+        ours = next(r for r in here if r["what"] == "xmc_fast")
+        flat = [r for r in here if r["what"].startswith(("scipy", "torch"))]
+        parts.append(
+            f"{name}: {ours['us_per_row']:.0f} µs per row, flat peers {spread(flat, 'times_ours')} times as long"
+        )
+    return "; ".join(parts)
+
+
+SECTIONS = (
+    Section(
+        "peers",
+        "Whole methods",
+        "python bench/peers.py",
+        "One thread, CPU seconds. Peers marked *projected* trained a sample of labels; their figure is scaled to all.",
+        whole_methods,
+        picture=True,
+    ),
+    Section(
+        "peers_growth",
+        "How whole methods grow",
+        "python bench/peers_growth.py",
+        "`value` is the share of the rows or labels, or the number of threads; CPU seconds, with threads wall seconds.",
+        picture=True,
+    ),
+    Section(
+        "linear_peers",
+        "Training at equal objective",
+        "python bench/bench_linear.py peers",
+        "CPU ms per label of `OneVsAll` (label order, start and pruning included) and of LIBLINEAR's primal (-s 2) and"
+        " dual (-s 1) solver at the same stopping rule; the summed objectives agree within 0.1 %.",
+        lambda rows: (
+            f"{spread(rows, 's2_ratio')}x LIBLINEAR -s 2, {spread(rows, 's1_ratio')}x its dual solver"
+        ),
+        picture=True,
+    ),
+    Section(
+        "linear_threads",
+        "Training with two threads",
+        "python bench/bench_linear.py threads",
+        "Wall seconds, equal bits.",
+    ),
+    Section(
+        "linear_scaling",
+        "Training time against the size of the data",
+        "python bench/bench_linear.py scaling",
+        "Rows, or entries of each row, are left out at random; one thread; by the label's positives.",
+        picture=True,
+    ),
+    Section(
+        "linear_every",
+        "The same optimum, label by label",
+        "python bench/bench_linear.py every",
+        "EURLex-4K with a bias, in float64: the worst label's objective over the proven minimum, its proven relative"
+        " distance from the optimum, and LIBLINEAR itself on some labels.",
+    ),
+    Section(
+        "linear_amazon",
+        "A problem of Amazon-670K's shape",
+        "python bench/bench_linear.py amazon",
+        "Synthetic; blocks of labels are measured and projected to 670,091 labels.",
+    ),
+    Section(
+        "predict",
+        "Prediction",
+        "python bench/bench_predict.py --trees pecos omikuji",
+        "One thread, the five best labels of every test row.",
+        prediction,
+    ),
+    Section(
+        "predict_one", "Prediction of one row or text", "python bench/bench_predict.py --one", "Latency."
+    ),
+    Section(
+        "predict_open",
+        "Opening a model of 1 GB",
+        "python bench/bench_predict.py --open",
+        "Two processes at once, memory-mapped: what they own is not shared.",
+        lambda rows: f"{1e3 * max(r['open_seconds'] for r in rows):.1f} ms, pages shared between processes",
+    ),
+    Section("predict_pruning", "What pruning costs", "python bench/bench_predict.py --pruning", ""),
+    Section(
+        "decide_bca",
+        "Decisions: block coordinate ascent",
+        "python bench/bench_decide.py --tables bca",
+        "Against xcolumns without its compile time, CPU time of one thread; `ratio` from the same start (top-k) with"
+        " the same tolerance, `default_ratio` from our default start. Utilities are at both sides' defaults.",
+        lambda rows: (
+            f"{spread(rows, 'ratio')}x xcolumns from the same start, never a lower utility"
+            if all(r["higher"] for r in rows)
+            else f"{spread(rows, 'ratio')}x xcolumns from the same start"
+        ),
+    ),
+    Section(
+        "decide_frank_wolfe",
+        "Decisions: Frank–Wolfe",
+        "python bench/bench_decide.py --tables frank_wolfe",
+        "Against xcolumns, one thread, CPU time of whole fits from the same start with the same number of iterations:"
+        " the peer's, with the last one, whose line search finds nothing and ends it (where `iterations` is 1 it"
+        " stops at once). Fitted on half of the test instances with their labels; `ours` and `xcolumns` (the better"
+        " of its two starts) are the metric on the other half, `expected` that of the mean weights without a draw."
+        " `fit_ms` is our fit at its own defaults.",
+        lambda rows: (
+            f"{spread(rows, 'ratio')}x xcolumns at equal iterations, never a lower held-out utility"
+            if all(r["higher"] for r in rows)
+            else f"{spread(rows, 'ratio')}x xcolumns at equal iterations"
+        ),
+    ),
+    Section(
+        "decide_threads",
+        "Decisions with two threads",
+        "python bench/bench_decide.py --tables threads",
+        "Wall ms of block coordinate ascent from the default start; equal bits, utility never decreasing.",
+    ),
+    Section(
+        "decide_scaling",
+        "Decisions: cost against size",
+        "python bench/bench_decide.py --tables scaling",
+        "CPU ms, one thread, synthetic probabilities of 20,000 labels, macro-F1@5: five passes of the ascent, five"
+        " iterations of Frank–Wolfe; `ns` is per entry and pass. A row has a cost of its own beside that of its"
+        " candidates, so the time against the candidates is a line that does not go through 0.",
+        picture=True,
+    ),
+    Section(
+        "fanin", "Fixed fan-in layers", "python bench/bench_fanin.py", "One thread, fp32, output included."
+    ),
+    Section("knn", "Exact neighbours", "python bench/bench_knn.py", ""),
+    Section(
+        "mach_aggregate",
+        "MACH: aggregation and top-5",
+        "python bench/bench_mach.py aggregate",
+        "670,091 labels, R = 32, batch 128, one thread.",
+        lambda rows: (
+            f"{spread(rows, 'ratio', what='torch')}x torch, {spread(rows, 'ratio', what='numpy')}x numpy"
+        ),
+    ),
+    Section("mach_hash", "MACH: hashing", "python bench/bench_mach.py", ""),
+    Section(
+        "lightxml_step",
+        "LightXML: candidates and ranking of a step",
+        "python bench/bench_lightxml.py step",
+        "CPU ms, one thread, against a loop-style implementation.",
+        lambda rows: f"{spread(rows, 'ratio', what='loops')}x a loop-style step",
+    ),
+    Section(
+        "lightxml_one", "LightXML: one text beyond the encoder", "python bench/bench_lightxml.py one", ""
+    ),
+    Section(
+        "engine",
+        "Two workers on one machine",
+        "python bench/bench_engine.py",
+        "Local clusters of processes, one thread each; the bytes of X that each worker opened.",
+        lambda rows: f"{spread(rows, 'speedup', workers=2)}x one worker",
+    ),
+    Section("metrics", "Metrics", "python bench/bench_metrics.py", "100,000 x 670,091 predictions, top 5."),
+    Section("data_read", "Reading text files", "python bench/bench_data.py", ""),
+    Section("data_tfidf", "Tf-idf", "python bench/bench_data.py", ""),
+    Section("roofline", "The machine", "python bench/roofline.py", "What the kernels are compared with."),
+)
+
+
+def load(folder: Path = KEPT) -> dict[str, dict[str, Any]]:
+    """The kept tables by name."""
+    paths = ((s, folder / f"{s.table}.json") for s in SECTIONS)
+    return {s.table: json.loads(path.read_text("utf-8")) for s, path in paths if path.exists()}
+
+
+def markdown(rows: Rows) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    head = "| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)
+    return "\n".join([head, *("| " + " | ".join(_cell(r.get(c, "")) for c in columns) + " |" for r in rows)])
+
+
+def page(tables: dict[str, dict[str, Any]]) -> str:
+    """The text of docs/performance.md."""
+    out = [
+        "# Performance",
+        "",
+        "Measured, not promised: ours and the peers run in turns in one process (or one after the other in processes of"
+        " their own), after their results were found equal. Ratios carry over to other machines, seconds do not."
+        " A ratio below one is a peer that is ahead. GPU speed is unmeasured.",
+        "",
+        "Written by `python bench/report.py` from `docs/results/`; how to run the benches: `bench/README.md`.",
+    ]
+    for s in SECTIONS:
+        if s.table not in tables:
+            continue
+        table = tables[s.table]
+        out += ["", f"## {s.title}", ""]
+        if s.headline:
+            out += [f"**{s.headline(table['rows'])}.**", ""]
+        if s.text:
+            out += [s.text, ""]
+        out += [markdown(table["rows"]), ""]
+        if s.picture:
+            out += [f"![{s.title}](img/perf_{s.table}.png)", ""]
+        out += [f"`{s.command}`: {machine_line(table['machine'])}"]
+    return "\n".join(out) + "\n"
+
+
+def readme_table(tables: dict[str, dict[str, Any]]) -> str:
+    """The README's few lines: the headlines."""
+    lines = ["| question | measured | command |", "|---|---|---|"]
+    for s in SECTIONS:
+        if s.headline and s.table in tables:
+            lines.append(f"| {s.title} | {s.headline(tables[s.table]['rows'])} | `{s.command}` |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with its marked part replaced."""
+    before, rest = readme.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}"
+
+
+def draw(tables: dict[str, dict[str, Any]], folder: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    if "peers" in tables:
+        sets = sorted({r["set"] for r in tables["peers"]["rows"]})
+        figure, axes = plt.subplots(
+            len(sets), 2, figsize=(10, 4 * len(sets)), layout="constrained", squeeze=False
+        )
+        for pair, name in zip(axes, sets, strict=True):
+            draw_peers(pair, [r for r in tables["peers"]["rows"] if r["set"] == name], name)
+        save(figure, folder / "perf_peers.png")
+    if "peers_growth" in tables:
+        figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+        draw_growth(axes, tables["peers_growth"]["rows"])
+        save(figure, folder / "perf_peers_growth.png")
+    if "linear_peers" in tables:
+        rows = tables["linear_peers"]["rows"]
+        figure, ax = plt.subplots(figsize=(7, 0.5 * len(rows) + 1), layout="constrained")
+        names = [f"{r['set']}, bias {r['bias']}" for r in rows]
+        for shift, key, label in ((0.2, "s2_ratio", "LIBLINEAR -s 2"), (-0.2, "s1_ratio", "LIBLINEAR -s 1")):
+            ax.barh([i + shift for i in range(len(rows))], [r[key] for r in rows], 0.38, label=label)
+        ax.set(yticks=range(len(rows)), yticklabels=names, xlabel="times faster at equal objective")
+        ax.legend()
+        save(figure, folder / "perf_linear_peers.png")
+    if "linear_scaling" in tables:
+        figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
+        for varied in ("rows", "entries"):
+            rows = [r for r in tables["linear_scaling"]["rows"] if r["varied"] == varied]
+            label = "fewer rows" if varied == "rows" else "fewer entries per row"
+            ax.loglog([r["nnz"] for r in rows], [r["ms_per_label"] for r in rows], "o-", label=label)
+        ax.set(xlabel="entries of X", ylabel="CPU ms per label")
+        ax.legend()
+        save(figure, folder / "perf_linear_scaling.png")
+    if "decide_scaling" in tables:
+        figure, axes = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
+        draw_decide_scaling(axes, tables["decide_scaling"]["rows"])
+        save(figure, folder / "perf_decide_scaling.png")
+
+
+def draw_decide_scaling(axes: Any, rows: Rows) -> None:
+    """Time against instances (left) and against candidates (right), with a line through the largest."""
+    for ax, key, label in zip(
+        axes,
+        ("n", "candidates"),
+        ("instances, 100 candidates each", "candidates, 20,000 instances"),
+        strict=True,
+    ):
+        here = [r for r in rows if r["grows"] == key]
+        sizes = [r[key] for r in here]
+        for column, name in (("bca_ms", "ascent, 5 passes"), ("frank_wolfe_ms", "Frank–Wolfe, 5 iterations")):
+            points = ax.plot(sizes, [r[column] for r in here], "o", label=name)
+            last = here[-1][column] / sizes[-1]
+            ax.plot([0, sizes[-1]], [0, last * sizes[-1]], "-", lw=0.8, color=points[0].get_color())
+        ax.set(xlabel=label, xlim=(0, None), ylim=(0, None))
+    axes[0].set_ylabel("CPU ms")
+    axes[0].legend()
+
+
+def draw_peers(axes: Any, rows: Rows, name: str) -> None:
+    """Training time (left) and prediction time (right) against P@1; the area is the model's size."""
+    full = [r for r in rows if "P1" in r]
+    for ax, key, label in zip(
+        axes, ("train_seconds", "predict_us"), ("training, CPU s", "µs per row"), strict=True
+    ):
+        for r in full:
+            mark = "*" if r["method"].startswith("xmc_fast") else "o"
+            ax.scatter(r[key], r["P1"], s=30 + 4 * r["model_mb"], marker=mark, alpha=0.6)
+            ax.annotate(f"{r['method']} ({r['model_mb']:.0f} MB)", (r[key], r["P1"]), fontsize=7)
+        ax.set(xscale="log", xlabel=label, title=name)
+    axes[0].set_ylabel("P@1, %")
+
+
+def draw_growth(axes: Any, rows: Rows) -> None:
+    """Training (above) and prediction (below) against rows, labels and threads."""
+    for column, axis in enumerate(("rows", "labels", "threads")):
+        for ax, key in zip(axes[:, column], ("train_seconds", "predict_us"), strict=True):
+            for method in dict.fromkeys(r["method"] for r in rows):
+                line = [r for r in rows if r["axis"] == axis and r["method"] == method]
+                x = [r["value"] if axis == "threads" else r[axis] for r in line]
+                ax.loglog(x, [r[key] for r in line], "o-", label=method)
+            ax.set(xlabel=axis, ylabel="training, s" if key == "train_seconds" else "µs per row")
+    axes[0, 0].legend(fontsize=7)
+
+
+def save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    if not args.check:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for s in SECTIONS:
+            if (RESULTS / f"{s.table}.json").exists():
+                shutil.copy(RESULTS / f"{s.table}.json", KEPT / f"{s.table}.json")
+    tables = load()
+    wanted = {PAGE: page(tables), README: with_table(README.read_text("utf-8"), readme_table(tables))}
+    if args.check:
+        stale = [str(p.relative_to(ROOT)) for p, text in wanted.items() if p.read_text("utf-8") != text]
+        print(
+            f"stale: {', '.join(stale)}: run python bench/report.py"
+            if stale
+            else "the pages agree with docs/results"
+        )
+        return bool(stale)
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
+    draw(tables, ROOT / "docs" / "img")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
