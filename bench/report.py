@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, _cell, machine_line
+from pictures import draw
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results"
@@ -140,6 +141,7 @@ SECTIONS = (
         "python bench/bench_predict.py --trees pecos omikuji",
         "One thread, the five best labels of every test row.",
         prediction,
+        picture=True,
     ),
     Section(
         "predict_one", "Prediction of one row or text", "python bench/bench_predict.py --one", "Latency."
@@ -163,6 +165,7 @@ SECTIONS = (
             if all(r["higher"] for r in rows)
             else f"{spread(rows, 'ratio')}x xcolumns from the same start"
         ),
+        picture=True,
     ),
     Section(
         "decide_frank_wolfe",
@@ -178,6 +181,7 @@ SECTIONS = (
             if all(r["higher"] for r in rows)
             else f"{spread(rows, 'ratio')}x xcolumns at equal iterations"
         ),
+        picture=True,
     ),
     Section(
         "decide_threads",
@@ -268,6 +272,10 @@ def page(tables: dict[str, dict[str, Any]]) -> str:
         if s.picture:
             out += [f"![{s.title}](img/perf_{s.table}.png)", ""]
         out += [f"`{s.command}`: {machine_line(table['machine'])}"]
+    out += ["", "## Kernels against the machine", "", "![Share of the FMA peak](img/perf_limits.png)", ""]
+    out += [
+        "Drawn by `python bench/report.py` from the tables above; sparse kernels are bound by loads, not FMAs."
+    ]
     return "\n".join(out) + "\n"
 
 
@@ -285,101 +293,6 @@ def with_table(readme: str, table: str) -> str:
     before, rest = readme.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     return f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}"
-
-
-def draw(tables: dict[str, dict[str, Any]], folder: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    if "peers" in tables:
-        sets = sorted({r["set"] for r in tables["peers"]["rows"]})
-        figure, axes = plt.subplots(
-            len(sets), 2, figsize=(10, 4 * len(sets)), layout="constrained", squeeze=False
-        )
-        for pair, name in zip(axes, sets, strict=True):
-            draw_peers(pair, [r for r in tables["peers"]["rows"] if r["set"] == name], name)
-        save(figure, folder / "perf_peers.png")
-    if "peers_growth" in tables:
-        figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-        draw_growth(axes, tables["peers_growth"]["rows"])
-        save(figure, folder / "perf_peers_growth.png")
-    if "linear_peers" in tables:
-        rows = tables["linear_peers"]["rows"]
-        figure, ax = plt.subplots(figsize=(7, 0.5 * len(rows) + 1), layout="constrained")
-        names = [f"{r['set']}, bias {r['bias']}" for r in rows]
-        for shift, key, label in ((0.2, "s2_ratio", "LIBLINEAR -s 2"), (-0.2, "s1_ratio", "LIBLINEAR -s 1")):
-            ax.barh([i + shift for i in range(len(rows))], [r[key] for r in rows], 0.38, label=label)
-        ax.set(yticks=range(len(rows)), yticklabels=names, xlabel="times faster at equal objective")
-        ax.legend()
-        save(figure, folder / "perf_linear_peers.png")
-    if "linear_scaling" in tables:
-        figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
-        for varied in ("rows", "entries"):
-            rows = [r for r in tables["linear_scaling"]["rows"] if r["varied"] == varied]
-            label = "fewer rows" if varied == "rows" else "fewer entries per row"
-            ax.loglog([r["nnz"] for r in rows], [r["ms_per_label"] for r in rows], "o-", label=label)
-        ax.set(xlabel="entries of X", ylabel="CPU ms per label")
-        ax.legend()
-        save(figure, folder / "perf_linear_scaling.png")
-    if "decide_scaling" in tables:
-        figure, axes = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
-        draw_decide_scaling(axes, tables["decide_scaling"]["rows"])
-        save(figure, folder / "perf_decide_scaling.png")
-
-
-def draw_decide_scaling(axes: Any, rows: Rows) -> None:
-    """Time against instances (left) and against candidates (right), with a line through the largest."""
-    for ax, key, label in zip(
-        axes,
-        ("n", "candidates"),
-        ("instances, 100 candidates each", "candidates, 20,000 instances"),
-        strict=True,
-    ):
-        here = [r for r in rows if r["grows"] == key]
-        sizes = [r[key] for r in here]
-        for column, name in (("bca_ms", "ascent, 5 passes"), ("frank_wolfe_ms", "Frank–Wolfe, 5 iterations")):
-            points = ax.plot(sizes, [r[column] for r in here], "o", label=name)
-            last = here[-1][column] / sizes[-1]
-            ax.plot([0, sizes[-1]], [0, last * sizes[-1]], "-", lw=0.8, color=points[0].get_color())
-        ax.set(xlabel=label, xlim=(0, None), ylim=(0, None))
-    axes[0].set_ylabel("CPU ms")
-    axes[0].legend()
-
-
-def draw_peers(axes: Any, rows: Rows, name: str) -> None:
-    """Training time (left) and prediction time (right) against P@1; the area is the model's size."""
-    full = [r for r in rows if "P1" in r]
-    for ax, key, label in zip(
-        axes, ("train_seconds", "predict_us"), ("training, CPU s", "µs per row"), strict=True
-    ):
-        for r in full:
-            mark = "*" if r["method"].startswith("xmc_fast") else "o"
-            ax.scatter(r[key], r["P1"], s=30 + 4 * r["model_mb"], marker=mark, alpha=0.6)
-            ax.annotate(f"{r['method']} ({r['model_mb']:.0f} MB)", (r[key], r["P1"]), fontsize=7)
-        ax.set(xscale="log", xlabel=label, title=name)
-    axes[0].set_ylabel("P@1, %")
-
-
-def draw_growth(axes: Any, rows: Rows) -> None:
-    """Training (above) and prediction (below) against rows, labels and threads."""
-    for column, axis in enumerate(("rows", "labels", "threads")):
-        for ax, key in zip(axes[:, column], ("train_seconds", "predict_us"), strict=True):
-            for method in dict.fromkeys(r["method"] for r in rows):
-                line = [r for r in rows if r["axis"] == axis and r["method"] == method]
-                x = [r["value"] if axis == "threads" else r[axis] for r in line]
-                ax.loglog(x, [r[key] for r in line], "o-", label=method)
-            ax.set(xlabel=axis, ylabel="training, s" if key == "train_seconds" else "µs per row")
-    axes[0, 0].legend(fontsize=7)
-
-
-def save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
 
 
 def main() -> int:

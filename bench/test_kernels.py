@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_fast import OneVsAll, SparseModel, cluster, data, decide, knn, mach, metrics
+from xmc_fast import OneVsAll, SparseModel, _core, cluster, data, decide, knn, mach, metrics
 from xmc_fast.text import TfidfVectorizer
 
 pytest.importorskip("pytest_benchmark")
@@ -35,9 +35,15 @@ def test_tfidf(benchmark):
     np.testing.assert_allclose(np.sqrt(matrix.multiply(matrix).sum(1))[matrix.getnnz(1) > 0], 1, rtol=1e-5)
 
 
-def test_train_dual(benchmark, problem):
-    model = benchmark.pedantic(lambda: OneVsAll(n_jobs=1).fit(problem.X, problem.Y).model_, rounds=3)
-    assert metrics.precision_at_k(problem.Y, model.predict(problem.X, 1), 1) > 0.9
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"solver": "newton"}, {"loss": "logistic"}, {"penalty": "l1"}],
+    ids=["dual", "newton", "logistic", "l1"],
+)
+def test_train(benchmark, problem, options):
+    estimator = OneVsAll(n_jobs=1, **options)
+    model = benchmark.pedantic(lambda: estimator.fit(problem.X, problem.Y).model_, rounds=3)
+    assert metrics.precision_at_k(problem.Y, model.predict(problem.X, 1), 1) > 0.85
 
 
 def test_predict(benchmark, problem):
@@ -65,6 +71,23 @@ def test_bca(benchmark):
     )
 
 
+def test_frank_wolfe(benchmark):
+    proba = sp.csr_matrix(np.random.default_rng(0).random((500, 100)) ** 4)
+    rule = benchmark(decide.FrankWolfe("macro-recall", 3, n_jobs=1).fit, proba)
+    chosen = rule.predict(proba)
+    top = decide.weighted_topk(proba, np.ones(100), 3)
+    utilities = [decide.expected_utility(proba, c, "macro-recall") for c in (chosen, top)]
+    assert utilities[0] > utilities[1]
+
+
+def test_weighted_topk(benchmark):
+    rng = np.random.default_rng(0)
+    proba, gains = rng.random((500, 1000), np.float32), rng.random(1000).astype(np.float32)
+    chosen = benchmark(decide.weighted_topk, sp.csr_matrix(proba), gains, 3, n_jobs=1)
+    best = np.argsort(-(proba * gains), 1)[:, :3]
+    assert (np.sort(chosen.indices.reshape(-1, 3), 1) == np.sort(best, 1)).all()
+
+
 def test_label_tree(benchmark, problem):
     tree = benchmark(cluster.label_tree, problem.X, problem.Y, max_leaf=16, n_jobs=1)
     assert sorted(tree.order) == list(range(500))
@@ -75,6 +98,29 @@ def test_knn(benchmark):
     rows, queries = rng.standard_normal((20_000, 64), np.float32), rng.standard_normal((96, 64), np.float32)
     ids, _ = benchmark(knn.InnerProductIndex(rows).search, queries, 10, n_jobs=1)
     assert (ids[:, 0] == (queries @ rows.T).argmax(1)).all()
+
+
+def test_recover_labels(benchmark, problem):
+    rng = np.random.default_rng(0)
+    ids, weights = rng.integers(2000, size=(256, 25), dtype=np.int32), rng.random((256, 25), np.float32)
+    top = benchmark(knn.recover_labels, ids, weights, problem.Y, 5, n_jobs=1)
+    expected = np.einsum("nq,nql->nl", weights, problem.Y.toarray()[ids])
+    np.testing.assert_allclose(top.max(axis=1).toarray().ravel(), expected.max(1), rtol=1e-5)
+
+
+def test_sparse_times_dense(benchmark, problem):
+    dense = np.random.default_rng(0).standard_normal((5000, 64), np.float32)
+    x = sp.csr_matrix(problem.X, dtype=np.float32)
+    out = benchmark(_core.spmm, x.indptr.astype(np.int64), x.indices, x.data, dense, 1)
+    np.testing.assert_allclose(out, x @ dense, rtol=1e-4, atol=1e-4)
+
+
+def test_mach_hashing(benchmark, problem):
+    matrices = benchmark(mach.bucket_matrices, problem.Y, 50, 4, n_jobs=1)
+    table = mach.bucket_table(500, 50, 4)
+    for matrix, buckets in zip(matrices, table, strict=True):
+        expected = problem.Y.toarray() @ np.eye(50)[buckets] > 0
+        assert (matrix.toarray() == expected).all()
 
 
 def test_mach_aggregation(benchmark):
@@ -96,3 +142,32 @@ def test_fan_in_forward(benchmark):
         out = benchmark(layer, x)
     expected = x[:, layer.indices.long()[5]] @ layer.weight[5].double().float() + layer.bias[5]
     torch.testing.assert_close(out[:, 5], expected)
+
+
+@pytest.mark.parametrize("group", [1, 16])
+def test_fan_in_backward(benchmark, group):
+    torch = pytest.importorskip("torch")
+    from xmc_fast.nn import GroupSharedLinear
+
+    layer = GroupSharedLinear(768, 16_384, fan_in=32, group_size=group)
+    x = torch.randn(32, 768, requires_grad=True)
+    gradient = torch.randn(32, 16_384)
+    out = layer(x)
+    inputs = (x, layer.weight)
+    of_x, of_weight = benchmark(torch.autograd.grad, out, inputs, gradient, retain_graph=True)
+    index = layer.indices.long().repeat_interleave(group, 0)
+    torch.testing.assert_close(of_weight[7], x.detach()[:, index[7]].T @ gradient[:, 7])
+    expected = torch.zeros(768).index_add_(
+        0, index.ravel(), (gradient[3, :, None] * layer.weight).detach().ravel()
+    )
+    torch.testing.assert_close(of_x[3], expected, rtol=1e-4, atol=1e-3)
+
+
+def test_gather_dot(benchmark):
+    torch = pytest.importorskip("torch")
+    from xmc_fast.nn.gather_dot import gather_dot
+
+    h, table = torch.randn(32, 256), torch.randn(20_000, 256)
+    candidates = torch.randint(20_000, (32, 512))
+    out = benchmark(gather_dot, h, table, candidates)
+    torch.testing.assert_close(out[3], table[candidates[3]] @ h[3], rtol=1e-4, atol=1e-4)
