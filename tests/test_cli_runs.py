@@ -14,6 +14,7 @@ from xmc_fast.cli import main
 from xmc_fast.cli.status import duration, status
 from xmc_fast.linear import OneVsAll
 from xmc_fast.mach import Mach
+from xmc_fast.model import read_predictions
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,23 @@ def test_status_of_other_folders(train, tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 1
     assert "neither fit.json nor mach.json" in capsys.readouterr().err
     assert [duration(s) for s in (5, 65, 3700)] == ["5 s", "1 min 5 s", "1 h 1 min"]
+
+
+def test_mach_trains_predicts_and_tells_its_size(train, tmp_path, capsys):
+    options = ("--model", "mach", "--buckets", 12, "--repeats", 3, "--C", 2, "--seed", 5)
+    facts = call(capsys, "train", train, tmp_path / "model", *options, "--checkpoint", tmp_path / "run")
+    assert (facts["labels"], facts["buckets"], facts["repeats"]) == (40, 12, 3)
+    assert call(capsys, "info", tmp_path / "model")["bytes"] == facts["bytes"]
+    call(capsys, "predict", tmp_path / "model", train, tmp_path / "out.txt", "-k", 2)
+    X, Y = data.read_xmc(train)
+    expected = Mach(12, 3, base=OneVsAll(C=2, random_state=5), random_state=5).fit(X, Y).predict(X, 2)
+    assert (read_predictions(tmp_path / "out.txt", 40) != expected).nnz == 0
+    for extra, message in (
+        (("--labels", "0:5"), "--labels is for --model linear"),
+        (("--buckets", 0), "n_buckets"),
+    ):
+        assert main([*map(str, ("train", train, tmp_path / "other", *options, *extra))]) == 1
+        assert message in capsys.readouterr().err
+    out = str(tmp_path / "out.txt")
+    assert main(["predict", str(tmp_path / "model"), str(train), out, "--optimize", "macro-f1"]) == 1
+    assert "no calibrated probabilities" in capsys.readouterr().err

@@ -565,6 +565,8 @@ def test_command_line(folder, tmp_path, capsys):
     assert main(["predict", files[2], files[0], files[1], out, "-k", "3"]) == 0  # texts and labels
     assert (tmp_path / "out.txt").read_text().splitlines() == lines
     capsys.readouterr()
+    assert main(["info", files[2], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["params"]["max_leaf"] == 4
     for arguments, message in (
         ([*lightxml, *files], "needs --encoder"),
         ([*lightxml, "--encoder", "./nothing", *files], "encoder folder ./nothing does not exist"),

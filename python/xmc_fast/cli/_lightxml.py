@@ -101,6 +101,16 @@ def is_folder(folder: str) -> bool:
     return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("xmc_fast.lightxml")
 
 
+def info(folder: str) -> Output:
+    """What a folder says of itself, without opening the encoder."""
+    facts = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
+    facts.pop("history", None)
+    params = facts.pop("params", {})
+    lines = [f"{key:<20} {value}" for key, value in facts.items()]
+    lines += ["trained with:", *(f"{key:<20} {value}" for key, value in params.items())] if params else []
+    return Output("\n".join(lines), {**facts, "params": params})
+
+
 def load(folder: str) -> Any:
     """Open a folder of either kind."""
     from xmc_fast.nn import LightXML, LightXMLEnsemble

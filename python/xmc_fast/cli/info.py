@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from xmc_fast.cli import _lightxml, _mach
 from xmc_fast.cli._common import Output, add_threads, thousands
 from xmc_fast.cli._load import add_format, load
 
@@ -25,6 +26,10 @@ def run(args: argparse.Namespace) -> Output:
     from xmc_fast import data
     from xmc_fast.model import is_model_folder
 
+    if _mach.is_folder(args.paths[0]):
+        return _mach.info(args.paths[0])
+    if _lightxml.is_folder(args.paths[0]):
+        return _lightxml.info(args.paths[0])
     if is_model_folder(args.paths[0]):
         return model_info(args.paths[0])
 

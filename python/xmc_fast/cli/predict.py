@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from xmc_fast.cli import _lightxml
+from xmc_fast.cli import _lightxml, _mach
 from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, thousands
 from xmc_fast.cli._load import Loaded, add_format, add_propensity, guess, load, propensities
 
@@ -63,6 +63,8 @@ def load_model(folder: str) -> Any:
     from xmc_fast import pipeline
     from xmc_fast.model import is_model_folder
 
+    if _mach.is_folder(folder):
+        return _mach.load(folder)
     if not is_model_folder(folder):
         raise ValueError(f"{folder} is not a model folder (it has no manifest.json)")
     if _lightxml.is_folder(folder):

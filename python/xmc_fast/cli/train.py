@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from xmc_fast.cli import _lightxml
+from xmc_fast.cli import _lightxml, _mach
 from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, size, thousands
 from xmc_fast.cli._load import add_format, load
 
@@ -18,6 +18,7 @@ EXAMPLES = (
     "xmc-fast train train.txt model/ --checkpoint /shared/run --engine dask --address tcp://head:8786",
     "xmc-fast train train.txt part-3/ --labels 30000:40000      # a part of the labels; join with merge",
     "xmc-fast train texts.txt labels.txt model/     # raw text: tf-idf is fitted and saved with the model",
+    "xmc-fast train --model mach --buckets 500 --repeats 8 train.txt model/     # hashed labels",
     "xmc-fast train --model lightxml --encoder DIR texts.txt labels.txt model/     # fine-tune a transformer",
 )
 
@@ -29,10 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
     parser.add_argument(
         "--model",
-        choices=("linear", "lightxml"),
+        choices=("linear", "mach", "lightxml"),
         default="linear",
-        help="one-vs-all linear models (default), or LightXML: a transformer on raw text",
+        help="one-vs-all linear models (default), MACH: linear models of hashed labels, or LightXML: a transformer"
+        " on raw text",
     )
+    _mach.add_options(parser)
     _lightxml.add_options(parser)
     parser.add_argument("--C", type=float, default=1.0, help="weight of the loss (default 1)")
     parser.add_argument("--loss", choices=("squared_hinge", "logistic"), default="squared_hinge")
@@ -82,6 +85,8 @@ def run(args: argparse.Namespace) -> Output:
     if args.model == "lightxml":
         return _lightxml.train(args, loaded, folder)
     estimator = make_estimator(args)
+    if args.model == "mach":
+        return _mach.train(args, loaded, folder, estimator)
     start = time.perf_counter()
     vectorizer = None
     if loaded.texts is not None:
