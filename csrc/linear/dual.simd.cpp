@@ -186,9 +186,10 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
   }
   for (int64_t q = 0; q < count;) {
     const int64_t i = order[q];
-    const int64_t next = order[q + 1 < count ? q + 1 : q];
+    const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
+    prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
     const Sixteen z = rows.dot(i, s.w);
     float* alpha = s.alpha + i * kLanes;
     const vf norm2 = splat(s.rows[i].norm2);
