@@ -29,6 +29,7 @@ from scipy.special import expit
 from sklearn.preprocessing import normalize
 
 from common import CACHE, cpu_name
+from models import folder_of, model_of
 from sets import load
 from xmc_fast._files import write_text
 from xmc_fast.linear import OneVsAll
@@ -45,7 +46,7 @@ KEEP = {True: (None, 2000, 1000, 500, 250, 100), False: (None, 1000, 500, 250)} 
 REPEATS = (2, 4, 8, 16)
 # What the guide recommends: buckets, repetitions, weights per bucket.
 DOCUMENTED = {"eurlex-4k": (250, 8, 1000), "eurlex57k": (500, 8, 1000), "tibkat-gnd": (2000, 8, 500)}
-TRAIN_ROWS = {"tibkat-gnd": 40_000}  # the first so many rows: what an hour of a shared machine allows
+TRAIN_ROWS = {"tibkat-gnd": 20_000}  # the first so many rows: what an hour of a shared machine allows
 KEY = ("data", "base", "B", "R", "keep", "outputs")
 
 
@@ -64,9 +65,12 @@ def train(name: str, base: str, grid: list[tuple[int, int]], seconds: float) -> 
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         start = time.process_time()
-        target = bucket_matrix(Y, B, r) if B else Y
-        model = fit(base, X, target, r)
-        spent = time.process_time() - start
+        if (base, B) == ("linear", 0) and name not in TRAIN_ROWS:  # the model of the other benches
+            model, parts = model_of(name), folder_of(name).glob("part-*.npz")
+            spent = sum(float(np.load(part)["cpu_seconds"]) for part in parts)
+        else:
+            model = fit(base, X, bucket_matrix(Y, B, r) if B else Y, r)
+            spent = time.process_time() - start
         model.save(folder)
         write_text(folder.with_suffix(".json"), json.dumps({"cpu_s": spent, "rows": X.shape[0]}))
         print(name, base, B, r, f"{spent:.1f} s, {model.nbytes / 1e6:.1f} MB", flush=True)
