@@ -178,9 +178,15 @@ def memory(n_labels: int = 10_000_000, R: int = 16, B: int = 20_000, n: int = 32
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="MACH kernels against numpy and torch")
-    parts = {"memory": memory, "hash": hashing, "aggregate": aggregate}  # memory first: its peak is the process's
+    parts = {
+        "memory": memory,
+        "hash": hashing,
+        "aggregate": aggregate,
+    }  # memory first: its peak is the process's
     parser.add_argument("parts", nargs="*", choices=[[], *parts], help="all by default")
-    parser.add_argument("--write", type=Path, help="folder of the documentation: keep the tables in its results")
+    parser.add_argument(
+        "--write", type=Path, help="folder of the documentation: keep the tables in its results"
+    )
     arguments = parser.parse_args()
     for name in arguments.parts or parts:
         table = parts[name]()

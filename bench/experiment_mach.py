@@ -3,7 +3,7 @@
     python bench/experiment_mach.py train eurlex-4k                      # one-vs-all
     python bench/experiment_mach.py train eurlex-4k --grid 250x8,500x8   # the repetitions
     python bench/experiment_mach.py train eurlex-4k --base network --grid 250x8
-    python bench/experiment_mach.py evaluate eurlex-4k
+    python bench/experiment_mach.py evaluate eurlex-4k [--base network]
     python bench/experiment_mach.py oracle eurlex-4k                     # perfect buckets: which rows come back
     python bench/experiment_mach.py report                               # docs/experiments/mach.md and picture
 
@@ -84,18 +84,17 @@ def fit(base: str, X: Any, Y: Any, seed: int) -> Any:
     return BucketNetwork(n_hashed=X.shape[1] // 4 if base == "hashed" else None, random_state=seed).fit(X, Y)
 
 
-def evaluate(name: str, rows: int) -> None:
-    """P@k of everything that is trained, for each R and pruning, into FIGURES."""
+def evaluate(name: str, base: str, rows: int) -> None:
+    """P@k of everything of a base that is trained, for each R and pruning, into FIGURES."""
     X, Y = (part[:rows] for part in load(name, "test"))
-    sets: dict[tuple[str, int], list[Path]] = {}
-    for path in (STORE / name).glob("*_*_*.json"):
-        base, B, _ = path.stem.split("_")
-        sets.setdefault((base, int(B)), []).append(path)
-    for (base, B), paths in sorted(sets.items()):
+    x = X if base == "linear" else normalize(X)
+    sets: dict[int, list[Path]] = {}
+    for path in (STORE / name).glob(f"{base}_*_*.json"):
+        sets.setdefault(int(path.stem.split("_")[1]), []).append(path)
+    for B, paths in sorted(sets.items()):
         paths.sort(key=lambda path: int(path.stem.split("_")[2]))
         about = [json.loads(path.read_text()) for path in paths]
         full = [read(base, path.with_suffix("")) for path in paths]
-        x = X if base == "linear" else normalize(X)
         for keep in KEEP[B == 0] if base == "linear" else (None,):
             models = full if keep is None else [m.keep_top(keep).astype(np.float16) for m in full]
             common = {"data": name, "base": base, "B": B, "keep": keep, "labels": Y.shape[1]}
@@ -185,7 +184,7 @@ if __name__ == "__main__":
     if arguments.command == "train":
         train(arguments.name, arguments.base, pairs, arguments.seconds)
     elif arguments.command == "evaluate":
-        evaluate(arguments.name, arguments.rows)
+        evaluate(arguments.name, arguments.base, arguments.rows)
     elif arguments.command == "oracle":
         oracle(arguments.name, pairs)
     else:

@@ -65,7 +65,7 @@ def chosen(cells: list[Cell], name: str, documented: Documented) -> Cell | None:
 def settings(linear: list[Cell], oracle: list[Cell], documented: Documented) -> list[str]:
     """One line per set: the documented setting, the default one-vs-all model, one-vs-all pruned to its size."""
     lines = [
-        "`Mach(B, R).fit(X, Y).compress(keep_top=..., dtype=\"float16\")` against `OneVsAll().fit(X, Y)`. Oracle: the "
+        '`Mach(B, R).fit(X, Y).compress(keep_top=..., dtype="float16")` against `OneVsAll().fit(X, Y)`. Oracle: the '
         "share of test rows whose m labels are the m best when every bucket model is perfect. Pruned one-vs-all: its "
         "largest model that is not larger.",
         "",
@@ -110,7 +110,9 @@ def table(cells: list[Cell], all_labels: str = "one-vs-all") -> list[str]:
 
 def logits(cells: list[Cell]) -> list[str]:
     """What the mean of the scores would give instead of the mean of their sigmoids."""
-    other = {tuple(c[k] for k in ("data", "base", "B", "R", "keep")): c for c in cells if c["outputs"] == "logit"}
+    other = {
+        tuple(c[k] for k in ("data", "base", "B", "R", "keep")): c for c in cells if c["outputs"] == "logit"
+    }
     gains: dict[str, list[float]] = {}
     for c in cells:
         twin = other.get(tuple(c[k] for k in ("data", "base", "B", "R", "keep")))

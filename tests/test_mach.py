@@ -121,7 +121,8 @@ def test_bucket_matrix_small():
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 @pytest.mark.parametrize(
-    ("R", "n", "B", "n_labels"), [(1, 1, 1, 1), (3, 17, 7, 60), (4, 16, 50, 500), (9, 5, 33, 20_000)]
+    ("R", "n", "B", "n_labels"),
+    [(1, 1, 1, 1), (3, 17, 7, 60), (4, 16, 50, 500), (9, 5, 33, 20_000), (3, 2, 900, 70_000)],
 )
 def test_topk_equals_reference(R, n, B, n_labels, aggregate, simd):
     rng = np.random.default_rng(R)
