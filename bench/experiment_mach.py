@@ -84,8 +84,8 @@ def fit(base: str, X: Any, Y: Any, seed: int) -> Any:
     return BucketNetwork(n_hashed=X.shape[1] // 4 if base == "hashed" else None, random_state=seed).fit(X, Y)
 
 
-def evaluate(name: str, base: str, rows: int) -> None:
-    """P@k of everything of a base that is trained, for each R and pruning, into FIGURES."""
+def evaluate(name: str, base: str, rows: int, keeps: list[int | None]) -> None:
+    """P@k of everything of a base that is trained and not yet in FIGURES, for each R and pruning."""
     X, Y = (part[:rows] for part in load(name, "test"))
     x = X if base == "linear" else normalize(X)
     sets: dict[int, list[Path]] = {}
@@ -94,8 +94,12 @@ def evaluate(name: str, base: str, rows: int) -> None:
     for B, paths in sorted(sets.items()):
         paths.sort(key=lambda path: int(path.stem.split("_")[2]))
         about = [json.loads(path.read_text()) for path in paths]
-        full = [read(base, path.with_suffix("")) for path in paths]
-        for keep in KEEP[B == 0] if base == "linear" else (None,):
+        full: list[Any] = []
+        known = {(c["keep"], c["R"], c["rows"]) for c in figures()["rows"] if is_of(c, name, base, B)}
+        for keep in (keeps or KEEP[B == 0]) if base == "linear" else (None,):
+            if (keep, max([R for R in REPEATS if len(paths) >= R], default=1), Y.shape[0]) in known:
+                continue
+            full = full or [read(base, path.with_suffix("")) for path in paths]
             models = full if keep is None else [m.keep_top(keep).astype(np.float16) for m in full]
             common = {"data": name, "base": base, "B": B, "keep": keep, "labels": Y.shape[1]}
             common |= {"train_rows": about[0]["rows"], "rows": Y.shape[0], "cpu": cpu_name()}
@@ -107,6 +111,10 @@ def evaluate(name: str, base: str, rows: int) -> None:
                 found.append({**common, "R": R, "outputs": outputs, **p, "mb": size, "cpu_s": spent})
                 print(found[-1], flush=True)
             store("rows", found, KEY)
+
+
+def is_of(cell: dict[str, Any], *where: Any) -> bool:
+    return (cell["data"], cell["base"], cell["B"]) == where
 
 
 def read(base: str, folder: Path) -> Any:
@@ -177,6 +185,7 @@ if __name__ == "__main__":
     parser.add_argument("name", nargs="?", default="eurlex-4k", choices=NAMES)
     parser.add_argument("--base", default="linear", choices=BASES)
     parser.add_argument("--grid", default="", help="such as 250x8,500x4; none: all labels")
+    parser.add_argument("--keep", default="", help="weights per bucket to evaluate, such as all,1000,500")
     parser.add_argument("--rows", type=int, default=10**9, help="test rows to use, from the first")
     parser.add_argument("--seconds", type=float, default=240)
     arguments = parser.parse_args()
@@ -184,7 +193,8 @@ if __name__ == "__main__":
     if arguments.command == "train":
         train(arguments.name, arguments.base, pairs, arguments.seconds)
     elif arguments.command == "evaluate":
-        evaluate(arguments.name, arguments.base, arguments.rows)
+        keeps = [None if keep == "all" else int(keep) for keep in arguments.keep.split(",") if keep]
+        evaluate(arguments.name, arguments.base, arguments.rows, keeps)
     elif arguments.command == "oracle":
         oracle(arguments.name, pairs)
     else:

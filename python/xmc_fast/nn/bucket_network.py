@@ -66,7 +66,7 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
         loss: str = "bce",
         epochs: int = 10,
         batch_size: int = 128,
-        lr: float = 1e-3,
+        lr: float = 5e-3,
         random_state: int = 0,
     ) -> None:
         self.hidden = hidden
