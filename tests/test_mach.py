@@ -223,7 +223,7 @@ def share_that_comes_back(Y, B, R):
 
 @pytest.mark.parametrize(
     ("name", "part", "B", "R"),
-    [("eurlex-4k", "test", 250, 8), ("eurlex57k", "test", 500, 8), ("tibkat-gnd", "dev", 2000, 8)],
+    [("eurlex-4k", "test", 250, 8), ("eurlex57k", "test", 500, 8), ("tibkat-gnd", "dev", 1000, 8)],
 )
 def test_recovery_at_the_documented_settings(name, part, B, R, data_dir):
     """The settings of docs/experiments/mach.md, on labels of real rows."""
