@@ -1,19 +1,25 @@
 """MACH kernels against numpy and torch: hashing, and aggregation with the top 5 of 670,091 labels.
 
-    python bench/bench_mach.py [aggregate] [hash] [memory]
+    python bench/bench_mach.py [aggregate] [hash] [memory] [--write docs]
 
-One thread, CPU time. `aggregate`: R = 32, B = 20,000, batch 128. share_of_limit: of what no byte-wise method can
-avoid, reading the outputs once from memory at the measured bandwidth, and one line of 64 bytes per label, repetition
-and 64 instances in random order from tables of four repetitions at the measured rate. share_of_traffic: of what this
-method moves, the outputs read twice (extremes, rounding), the lines, and the sums of a byte per label and instance,
-which do not stay in the cache from one four repetitions to the next. `memory`: 10 million labels, R = 16; peak
-resident memory of the process.
+One thread, CPU time. `aggregate`: R = 32, B = 20,000, batch 128; beside the peers the shares of the machine's limits,
+all measured in the same run, per instance:
+  of_l2_floats   the operation as it is specified: one float32 per label and repetition from L2 (at the rate of random
+                 lines from 512 KiB), and the outputs once from memory
+  of_adds        one float32 addition per label and repetition, at half the FMA rate
+  of_byte_lines  what no method with a byte per output can avoid: one line of 64 bytes per label, repetition and 64
+                 instances in random order from tables of four repetitions (5 MB), and the outputs once from memory
+Bounds pass over most labels with less than a float each, so the first two are no limits to the method: they may be
+above 1. `memory`: 10 million labels, R = 16; peak resident memory of the process. ``--write docs`` keeps the tables
+in docs/results.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -46,7 +52,7 @@ def torch_topk(p, table, k: int):
 def aggregate(n_labels: int = 670_091, R: int = 32, B: int = 20_000, n: int = 128, k: int = 5) -> Table:
     table = Table(
         "mach_aggregate",
-        ["outputs", "what", "ms_per_instance", "ratio", "share_of_limit", "share_of_traffic"],
+        ["outputs", "what", "ms_per_instance", "ratio", "of_l2_floats", "of_adds", "of_byte_lines"],
         machine(),
     )
     rng = np.random.default_rng(0)
@@ -75,23 +81,22 @@ def aggregate(n_labels: int = 670_091, R: int = 32, B: int = 20_000, n: int = 12
             what: 1e3 * t / sizes[what]
             for what, t in interleave(runs, rounds=3, clock=time.process_time, warm_up=False).items()
         }
-        lines = _core.measure_random_lines(4 * B, 0.5)
-        read = 4 * R * B / (table.info["read_gbs"] * 1e9)
-        gather = n_labels * R / 64 / lines
-        sums = (
-            n_labels * (2 * (R / 4 - 1)) / (table.info["read_gbs"] * 1e9)
-        )  # all but the last are written and read
         for what, ms in times.items():
-            ours = what == "xmc_fast"
-            table.add(
-                outputs=name,
-                what=what,
-                ms_per_instance=ms,
-                ratio=ms / times["xmc_fast"],
-                share_of_limit=1e3 * (read + gather) / ms if ours else "",
-                share_of_traffic=1e3 * (2 * read + gather + sums) / ms if ours else "",
-            )
+            table.add(outputs=name, what=what, ms_per_instance=ms, ratio=ms / times["xmc_fast"])
+        limits = limits_ms(table.info, n_labels, R, B)
+        table.rows[-len(times)] |= {key: ms / times["xmc_fast"] for key, ms in limits.items()}
     return table
+
+
+def limits_ms(info: dict[str, float], n_labels: int, R: int, B: int) -> dict[str, float]:
+    """The machine's limits for one instance in ms (see the top), the cache's lines measured now."""
+    read = 4 * R * B / (info["read_gbs"] * 1e9)
+    near, far = _core.measure_random_lines(1 << 13, 0.3), _core.measure_random_lines(4 * B, 0.3)
+    return {
+        "of_l2_floats": 1e3 * (n_labels * R / 16 / near + read),
+        "of_adds": 1e3 * n_labels * R / (info["fma_gflops"] / 2 * 1e9),
+        "of_byte_lines": 1e3 * (n_labels * R / 64 / far + read),
+    }
 
 
 def numpy_table(n_labels: int, B: int, R: int, seed: int) -> np.ndarray:
@@ -171,20 +176,26 @@ def memory(n_labels: int = 10_000_000, R: int = 16, B: int = 20_000, n: int = 32
     return table
 
 
-def main(which: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="MACH kernels against numpy and torch")
     parts = {
         "memory": memory,
         "hash": hashing,
         "aggregate": aggregate,
     }  # memory first: its peak is the process's
-    for name in which or parts:
+    parser.add_argument("parts", nargs="*", choices=[[], *parts], help="all by default")
+    parser.add_argument(
+        "--write", type=Path, help="folder of the documentation: keep the tables in its results"
+    )
+    arguments = parser.parse_args()
+    for name in arguments.parts or parts:
         table = parts[name]()
         table.save()
+        if arguments.write:
+            table.save_json(arguments.write / "results")
         print(table)
 
 
 if __name__ == "__main__":
-    from pathlib import Path
-
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    main(sys.argv[1:])
+    main()

@@ -131,6 +131,9 @@ class Table:
             writer.writeheader()
             line = {f"machine_{key}": value for key, value in self.info.items()}
             writer.writerows({**r, **line} for r in self.rows)
+        self.save_json(folder)
+
+    def save_json(self, folder: Path) -> None:
         text = json.dumps({"machine": self.info, "rows": self.rows}, indent=1, default=float)
         (folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
 

@@ -206,12 +206,17 @@ SECTIONS = (
         "mach_aggregate",
         "MACH: aggregation and top-5",
         "python bench/bench_mach.py aggregate",
-        "670,091 labels, R = 32, batch 128, one thread.",
+        "670,091 labels, R = 32, batch 128, one thread. Of the machine's limits, measured in the same run: one float32"
+        " per label and repetition from L2 (`of_l2_floats`) or added (`of_adds`), which bounds of a byte can pass; a"
+        " line per label, repetition and 64 instances (`of_byte_lines`), which they cannot.",
         lambda rows: (
             f"{spread(rows, 'ratio', what='torch')}x torch, {spread(rows, 'ratio', what='numpy')}x numpy"
         ),
     ),
-    Section("mach_hash", "MACH: hashing", "python bench/bench_mach.py", ""),
+    Section("mach_hash", "MACH: hashing", "python bench/bench_mach.py hash", ""),
+    Section(
+        "mach_memory", "MACH: ten million labels", "python bench/bench_mach.py memory", "Peak of the process."
+    ),
     Section(
         "lightxml_step",
         "LightXML: candidates and ranking of a step",

@@ -18,14 +18,15 @@ namespace xmc {
 namespace {
 
 constexpr int kMaxLanes = 64;
-constexpr int64_t kBlock = 1 << 20;           // labels whose sums are kept: 64 MiB
-constexpr int64_t kScan = 1 << 12;            // labels whose sums are finished and scanned at a time: 256 KiB
-constexpr int64_t kSample = 1024;             // labels that the first thresholds come from
-constexpr int64_t kChunk = 4096;              // buckets rounded at a time
-constexpr int64_t kRow = kChunk + 64;         // not a power of two: 16 rows would share a set of the cache
-constexpr int64_t kCache = int64_t{5} << 20;  // as many repetitions at once as have tables that fit
-constexpr double kScale = 250;                // the sum that decides
-constexpr double kShift = 0.25;               // gains below this many steps count as none
+constexpr int64_t kBlock = 1 << 20;    // labels whose sums are kept: 64 MiB
+constexpr int64_t kScan = 1 << 12;     // labels whose sums are finished and scanned at a time: 256 KiB
+constexpr int64_t kSample = 1024;      // labels that the first thresholds come from
+constexpr int64_t kPrime = 1 << 16;    // labels whose bounds the next thresholds come from
+constexpr int64_t kChunk = 4096;       // buckets rounded at a time
+constexpr int64_t kRow = kChunk + 64;  // not a power of two: 16 rows would share a set of the cache
+constexpr int64_t kCache = 11 << 18;   // as many repetitions at once as have tables that fit: 2.75 MiB
+constexpr double kScale = 250;         // the sum that decides
+constexpr double kShift = 0.25;        // gains below this many steps count as none
 constexpr double kLargest = 1e36;
 
 size_t at(int64_t i) {
@@ -63,15 +64,9 @@ class Tile {
     for (int i = 0; i < size_; ++i) survey(i, k);
     for (int64_t label = 0; label < in_.labels; label += kBlock) {
       const int64_t n = std::min(kBlock, in_.labels - label);
-      MergeArgs last = sum_block(label, n);
-      for (int64_t l = 0; l < n; l += kScan) {
-        last.n = std::min(kScan, n - l);
-        kernels_.merge(last);
-        if (label == 0 && l == 0) prime(last.n, k);
-        each_hit(last.n, [&](int64_t j, int i) { visit(i, label + l, j); });
-        last.h += kScan;
-        if (last.sums) last.sums += kScan * lanes_;
-      }
+      const MergeArgs last = sum_block(label, n);
+      if (label == 0) prime(last, std::min(kPrime, n), k);
+      each_hit(last, n, [&](int64_t l, int i, uint8_t) { visit(i, label + l); });
     }
     for (int i = 0; i < size_; ++i) {
       const auto& sorted = best_[at(i)].sorted();
@@ -234,25 +229,32 @@ class Tile {
     return a;
   }
 
-  // Calls visit(label, instance) for the first n labels of bounds_ that may reach the instance's threshold.
+  // Finishes the sums of n labels piece by piece and calls visit(label, instance, bound) for those that may
+  // reach the instance's threshold.
   template <class Visit>
-  void each_hit(int64_t n, const Visit& visit) {
-    const int64_t hits = kernels_.scan(bounds_.data(), n, lanes_, flip_, limit_, hits_.data(), which_.data());
+  void each_hit(MergeArgs last, int64_t n, const Visit& visit) {
     const uint64_t present = ~uint64_t{0} >> (64 - size_);
-    for (int64_t h = 0; h < hits; ++h) {
-      for (uint64_t mask = which_[at(h)] & present; mask; mask &= mask - 1) {
-        visit(hits_[at(h)], std::countr_zero(mask));
+    for (int64_t first = 0; first < n; first += kScan) {
+      last.n = std::min(kScan, n - first);
+      kernels_.merge(last);
+      const int64_t hits =
+          kernels_.scan(bounds_.data(), last.n, lanes_, flip_, limit_, hits_.data(), which_.data());
+      for (int64_t h = 0; h < hits; ++h) {
+        const int64_t l = hits_[at(h)];
+        for (uint64_t mask = which_[at(h)] & present; mask; mask &= mask - 1) {
+          const int i = std::countr_zero(mask);
+          const uint8_t bound = bounds_[l * lanes_ + i] ^ flip_[i];
+          if (bound >= limit_[i]) visit(first + l, i, bound);  // the limit may have grown since the scan
+        }
       }
+      last.h += kScan;
+      if (last.sums) last.sums += kScan * lanes_;
     }
   }
 
-  uint8_t bound(int64_t l, int i) const { return bounds_[l * lanes_ + i] ^ flip_[i]; }
-
-  void visit(int i, int64_t first, int64_t l) {
-    if (bound(l, i) < limit_[i]) return;  // the limit has grown since the scan
+  void visit(int i, int64_t label) {
     TopK& best = best_[at(i)];
-    best.push({score_of(in_, first_ + i, first + l, values_.data(), order_.data()),
-               static_cast<int32_t>(first + l)});
+    best.push({score_of(in_, first_ + i, label, values_.data(), order_.data()), static_cast<int32_t>(label)});
     raise(i, best.threshold());
   }
 
@@ -263,13 +265,15 @@ class Tile {
   }
 
   // Thresholds from the labels with the best bounds among the first n.
-  void prime(int64_t n, int64_t k) {
+  void prime(const MergeArgs& last, int64_t n, int64_t k) {
     if (n < k) return;
     std::vector<TopK> best(at(size_), TopK(k));
-    each_hit(n, [&](int64_t l, int i) {
-      best[at(i)].push({static_cast<float>(bound(l, i)), static_cast<int32_t>(l)});
+    each_hit(last, n, [&](int64_t l, int i, uint8_t bound) {
+      best[at(i)].push({static_cast<float>(bound), static_cast<int32_t>(l)});
+      if (best[at(i)].full()) limit_[i] = static_cast<uint8_t>(best[at(i)].threshold());
     });
     for (int i = 0; i < size_; ++i) {
+      set_limit(i);
       if (!best[at(i)].full()) continue;
       TopK exact(k);
       for (const Scored& s : best[at(i)].sorted()) {

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from xmc_fast._arrays import features, to_scipy
 from xmc_fast.mach import bucket_table
 from xmc_fast.model._tensors import ModelFormatError, read_tensors, write_tensors
-from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, csr_batches
+from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, adam, csr_batches
 
 _FILE = "network.safetensors"
 _LOSSES = ("bce", "softmax")
@@ -39,7 +39,7 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
     epochs : passes over the data in `fit`
     batch_size : int
     lr : float
-        Learning rate of Adam (sparse Adam for the first layer: columns that a batch does not have cost nothing).
+        Learning rate of Adam (`RowAdam` for the first layer: columns that a batch does not have cost nothing).
     random_state : int
         Seed of the weights, of the order of rows and of the feature hash.
 
@@ -66,7 +66,7 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
         loss: str = "bce",
         epochs: int = 10,
         batch_size: int = 128,
-        lr: float = 1e-3,
+        lr: float = 5e-3,
         random_state: int = 0,
     ) -> None:
         self.hidden = hidden
@@ -154,11 +154,7 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
             nn.init.normal_(first.weight, std=(2 / self.hidden) ** 0.5)
             if first.bias is not None:
                 nn.init.zeros_(first.bias)
-        rest = [p for p in self.network_.parameters() if p is not first.weight]
-        self._optimizers = [
-            torch.optim.SparseAdam([first.weight], lr=self.lr),
-            torch.optim.Adam(rest, lr=self.lr),
-        ]
+        self._optimizers = adam(self.network_, self.lr)
         self._calls = 0
 
     def _rows(self, X: Any) -> sp.csr_matrix:
