@@ -70,19 +70,21 @@ def macro(split: Split, args: argparse.Namespace) -> Predictions:
 
 
 def declare(split: Split, args: argparse.Namespace) -> Predictions:
-    """DECLARE and the paper's two baselines, outputs and epochs as in experiment_declare.py."""
-    from experiment_declare import SETS
+    """DECLARE and the paper's two baselines, outputs, epochs and length of rows as in experiment_declare.py."""
+    from experiment_declare import EPOCHS, LENGTH, SETS
     from xmc_fast import nn
 
     X, Y, X_test, _ = split
     outputs, epochs = SETS.get(args.set, (200, 20))
+    longer = {kind: EPOCHS.get((args.set, kind), epochs) for kind in ("uncompressed", "pruned")}
     models = {
         f"Declare, {outputs} outputs": nn.Declare(outputs, epochs=epochs),
-        "uncompressed network": nn.UncompressedNetwork(epochs=epochs),
-        f"pruned to {outputs} outputs": nn.PrunedNetwork(outputs, epochs=epochs),
+        "uncompressed network": nn.UncompressedNetwork(epochs=longer["uncompressed"]),
+        f"pruned to {outputs} outputs": nn.PrunedNetwork(outputs, epochs=longer["pruned"]),
     }
+    X, X_test = (LENGTH.get(args.set, 1.0) * normalize(x) for x in (X, X_test))
     for name, model in models.items():
-        yield name, model.fit(normalize(X), Y).predict(normalize(X_test), k=5)
+        yield name, model.fit(X, Y).predict(X_test, k=5)
 
 
 def lightxml(
