@@ -76,15 +76,15 @@ def declare(split: Split, args: argparse.Namespace) -> Predictions:
 
     X, Y, X_test, _ = split
     outputs, epochs = SETS.get(args.set, (200, 20))
-    longer = {kind: EPOCHS.get((args.set, kind), epochs) for kind in ("uncompressed", "pruned")}
     models = {
-        f"Declare, {outputs} outputs": nn.Declare(outputs, epochs=epochs),
-        "uncompressed network": nn.UncompressedNetwork(epochs=longer["uncompressed"]),
-        f"pruned to {outputs} outputs": nn.PrunedNetwork(outputs, epochs=longer["pruned"]),
+        "declare": (f"Declare, {outputs} outputs", nn.Declare(outputs)),
+        "uncompressed": ("uncompressed network", nn.UncompressedNetwork()),
+        "pruned": (f"pruned to {outputs} outputs", nn.PrunedNetwork(outputs)),
     }
-    X, X_test = (LENGTH.get(args.set, 1.0) * normalize(x) for x in (X, X_test))
-    for name, model in models.items():
-        yield name, model.fit(X, Y).predict(X_test, k=5)
+    for kind, (name, model) in models.items():
+        model.epochs = EPOCHS.get((args.set, kind), epochs)
+        length = LENGTH.get((args.set, kind), 1.0)
+        yield name, model.fit(length * normalize(X), Y).predict(length * normalize(X_test), k=5)
 
 
 def lightxml(
