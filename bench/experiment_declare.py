@@ -21,8 +21,8 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
-from common import CACHE, data_dir, machine, machine_line
-from xmc_fast import data, metrics
+from common import CACHE, commit, cpu_name, data_dir
+from xmc_fast import __version__, cpu_features, data, metrics
 from xmc_fast.declare import LabelRecovery, LinearDeclare
 from xmc_fast.text import TfidfVectorizer
 
@@ -35,21 +35,22 @@ SETS = {
     "bibtex": (100, 25),
     "eurlex57k": (200, 3),
     "eurlex57k-unigrams": (200, 4),
-    "eurlex-4k": (200, 20),
+    "eurlex-4k": (200, 8),
     "stackex-cs": (100, 40),
     "stackex-cooking": (100, 40),
     "stackex-chess": (100, 60),
-    "debtags": (100, 15),
-    "debdeps": (200, 10),
-    "tibkat-gnd": (200, 5),
+    "debtags": (100, 6),
+    "debdeps": (200, 5),
+    "tibkat-gnd": (200, 3),
 }
 BASELINES = ("uncompressed", "pruned")
 # other numbers of epochs: the networks with an output per label learn more slowly
-EPOCHS = {("eurlex57k", "uncompressed"): 6, ("eurlex57k", "pruned"): 8, ("bibtex", "held-out declare"): 40}
+EPOCHS = {("eurlex57k", "uncompressed"): 3, ("eurlex57k", "pruned"): 4, ("bibtex", "held-out declare"): 40}
 EPOCHS |= {("bibtex", held + m): 40 for held in ("", "held-out ") for m in BASELINES}
 # length of the rows of X; else one
-LENGTH = {(f"eurlex57k{s}", m): 4.0 for s in ("", "-unigrams") for m in ("declare", "neighbour", *BASELINES)}
-LENGTH |= {("bibtex", m): 4.0 for m in BASELINES}
+TEXTS = ("eurlex57k", "eurlex57k-unigrams", "eurlex-4k", "debtags", "debdeps", "tibkat-gnd")
+LENGTH = {(n, m): 4.0 for n in TEXTS for m in ("declare", "neighbour")}
+LENGTH |= {(n, m): 12.0 for n in TEXTS for m in BASELINES} | {("bibtex", m): 4.0 for m in BASELINES}
 # of the tf-idf of texts; the repository's EURLex-4.3K has 200,000 features, too
 FEATURES = {"eurlex57k": {"ngram_range": (1, 2), "max_features": 200_000}}
 TITLES = {
@@ -180,8 +181,8 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
             "pruned": lambda: Pruned(c, **options),
         }[kind]()
         model.labels = Y
-        # the curve of one seed: on the development part where there is one, on the test part otherwise
-        watch = (parts["Xd"], parts["Yd"]) if "Xd" in parts else (Xt, Yt)
+        # the curve of one seed: on the development part where there is one, on rows of the test part otherwise
+        watch = (parts["Xd"], parts["Yd"]) if "Xd" in parts else (Xt[:3000], Yt[:3000])
         model.fit(X, Y, validation=watch if seed == 0 or held else None)
     fitted = time.process_time()
     history = getattr(model, "history_", [])
@@ -261,7 +262,8 @@ def page() -> None:
         "# DECLARE: compressed labels and recovery",
         "",
         "Made by `python bench/experiment_declare.py` (a result per data set, model and seed is cached).",
-        machine_line(machine(seconds=0.1)) + ". Times are CPU seconds of one thread on a busy machine.",
+        f"{cpu_name()}, {cpu_features()['simd']} (xmc_fast {__version__} {commit()}). Times are CPU seconds of one",
+        "thread on a busy machine.",
         "",
         "Settings of the paper: 256 hidden units with ReLU, Adam with rate 5e-4, batches of 128, 25 neighbours, on",
         "Bibtex and EURLEX57K (the paper's EURLex-4.3K) its 100 and 200 outputs. P@k on the test part after the last",
@@ -271,8 +273,9 @@ def page() -> None:
         "",
         "Features of text are tf-idf (1 + log of the counts, fitted on the training part): words in at least two",
         "texts; *eurlex57k*: the 200,000 most frequent words and pairs of words, as many features as the repository's",
-        "EURLex-4.3K has; *eurlex57k-unigrams*: words alone. Rows of X have length one, for the networks on EURLEX57K",
-        "and for the two networks with an output per label on Bibtex length 4.",
+        "EURLex-4.3K has; *eurlex57k-unigrams*: words alone. Rows of X have length one for ridge",
+        "regression and on Bibtex and stackex, 4 for DECLARE on the other sets, 12 (Bibtex 4, stackex one) for the",
+        "networks with an output per label.",
         "",
         "## The paper's sets",
         "",
@@ -306,11 +309,16 @@ def page() -> None:
         "Longer rows of X learn faster but end no higher on EURLEX57K: with words alone, P@1 of DECLARE on the",
         "development part was 82.4 after 10 epochs with rows of length one, 82.5 after 4 with 4, 82.4 after 3 with 12.",
         "With pairs of words and length 4 it was 84.1 after 2 and after 3 epochs, 83.9 after 4 and 84.3 after 5 (one",
-        "seed): three are enough. (The test figure with words alone was known when pairs were tried.)",
+        "seed): three are enough. (The test figure with words alone was known when pairs were tried.) The uncompressed",
+        "network had 76.5, 85.2, 88.4, 90.4, 90.6 and 90.7 after 1 to 6 epochs with rows of length 4; with length 12 it",
+        "is there after three.",
         "",
         *against_the_paper(found),
         "",
         "## Other sets",
+        "",
+        "One seed. Numbers of epochs and lengths of rows were set beforehand, not tuned on these sets; the curves in",
+        "the picture are on (at most 3,000 rows of) the test part.",
         "",
         *head,
         *(row(n, m, found[n, m]) for n in SETS if n not in MAIN for m in TITLES if (n, m) in found),
