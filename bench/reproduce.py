@@ -70,19 +70,21 @@ def macro(split: Split, args: argparse.Namespace) -> Predictions:
 
 
 def declare(split: Split, args: argparse.Namespace) -> Predictions:
-    """DECLARE and the paper's two baselines, outputs and epochs as in experiment_declare.py."""
-    from experiment_declare import SETS
+    """DECLARE and the paper's two baselines, outputs, epochs and length of rows as in experiment_declare.py."""
+    from experiment_declare import EPOCHS, LENGTH, SETS
     from xmc_fast import nn
 
     X, Y, X_test, _ = split
     outputs, epochs = SETS.get(args.set, (200, 20))
     models = {
-        f"Declare, {outputs} outputs": nn.Declare(outputs, epochs=epochs),
-        "uncompressed network": nn.UncompressedNetwork(epochs=epochs),
-        f"pruned to {outputs} outputs": nn.PrunedNetwork(outputs, epochs=epochs),
+        "declare": (f"Declare, {outputs} outputs", nn.Declare(outputs)),
+        "uncompressed": ("uncompressed network", nn.UncompressedNetwork()),
+        "pruned": (f"pruned to {outputs} outputs", nn.PrunedNetwork(outputs)),
     }
-    for name, model in models.items():
-        yield name, model.fit(normalize(X), Y).predict(normalize(X_test), k=5)
+    for kind, (name, model) in models.items():
+        model.epochs = EPOCHS.get((args.set, kind), epochs)
+        length = LENGTH.get((args.set, kind), 1.0)
+        yield name, model.fit(length * normalize(X), Y).predict(length * normalize(X_test), k=5)
 
 
 def lightxml(
