@@ -29,8 +29,8 @@ def build_layout(blocks: Sequence[Block], n_labels: int, n_columns: int, n_jobs:
     """The arrays of the prediction layout (csrc/predict/layout.h) of a model."""
     parts = [(b.first_label, b.indptr, b.indices, b.data.astype(np.float32, copy=False)) for b in blocks]
     threads = resolve_threads(n_jobs)
-    block, *arrays = _core.build_layout(n_labels, n_columns, parts, MIN_DENSITY, DENSE_BUDGET, threads)
-    return {"block": np.array([block], np.int64), **dict(zip(ARRAYS, arrays, strict=True))}
+    built: Any = _core.build_layout(n_labels, n_columns, parts, MIN_DENSITY, DENSE_BUDGET, threads)
+    return {"block": np.array(built[:1], np.int64), **dict(zip(ARRAYS, built[1:], strict=True))}
 
 
 def open_layout(layout: Tensors, n_labels: int, n_columns: int) -> _core.PredictLayout:
