@@ -11,6 +11,7 @@ from xmc_fast import _core
 from xmc_fast.data import read_xmc
 from xmc_fast.model import ModelFormatError, SparseModel, merge_topk
 from xmc_fast.model import predict as layout_module
+from xmc_fast.model.calibrate import Calibration
 
 
 def weights_like_trained(labels, columns, rng, full=0.2):
@@ -129,6 +130,42 @@ def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
     np.testing.assert_allclose(postings.data, expected.data, atol=1e-4)
 
 
+@pytest.mark.parametrize("proba", [False, True])
+def test_weights_that_differ_in_their_low_halves_only(simd, proba):
+    """Bounds cannot tell such labels apart, exact scores do: 600 of them for 500 rows, more than are kept."""
+    rng = np.random.default_rng(12)
+    W = np.tile(rng.normal(size=(1, 30)), (600, 1)).astype(np.float32)
+    W[:, 3] += (rng.permutation(600) * 2e-6).astype(np.float32)
+    X = rows(500, 30, rng, 0.9)
+    X[:, 3] = 1
+    model = SparseModel(sp.csr_matrix(W))
+    if proba:
+        model.calibration = Calibration(np.full(600, 2, np.float32), np.full(600, -1, np.float32), 2.0, -1.0)
+    best = model.predict(X, 5, proba=proba)
+    everything = model.predict(X, 600, proba=proba)  # k is large: no bounds
+    for i in range(500):
+        chosen = everything.indices[600 * i : 600 * i + 5]
+        np.testing.assert_array_equal(best.indices[5 * i : 5 * i + 5], chosen)
+        np.testing.assert_array_equal(best.data[5 * i : 5 * i + 5], everything.data[600 * i : 600 * i + 5])
+    S = reference.scores(W, X)
+    scores = np.take_along_axis(S, best.indices.reshape(-1, 5), axis=1)
+    np.testing.assert_allclose(scores, -np.sort(-S, axis=1)[:, :5], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-38, 1e-20, 1e18, 3e38])
+def test_weights_of_any_size(simd, size):
+    """Few of many labels, chosen by bounds, are those of the list of all, scored without bounds."""
+    rng = np.random.default_rng(13)
+    W = (rng.random((900, 20)) * size).astype(np.float32)
+    W[rng.random(W.shape) < 0.3] *= -0.5
+    X = rows(40, 20, rng, 0.5)
+    model = SparseModel(sp.csr_matrix(W))
+    few, everything = model.predict(X, 3), model.predict(X, 900)
+    first = np.arange(40)[:, None] * 900 + np.arange(3)
+    np.testing.assert_array_equal(few.indices, everything.indices[first].ravel())
+    np.testing.assert_array_equal(few.data, everything.data[first].ravel())
+
+
 def test_block_size_does_not_change_bits():
     """Postings cut into other blocks give the same bits."""
     rng = np.random.default_rng(6)
@@ -148,7 +185,7 @@ def test_block_size_does_not_change_bits():
             100,
             block,
             slots,
-            arrays["dense"],
+            *(arrays[name] for name in ("high", "low", "error", "norm")),
             ptr.astype(np.int64),
             np.concatenate([p.indices for p in pieces]).astype(np.uint16),
             np.concatenate([p.data for p in pieces]),

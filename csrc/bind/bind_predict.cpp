@@ -25,12 +25,13 @@ struct BlockArrays {
   }
 };
 
-py::array_t<float> take(Buffer<float>&& values) {
-  auto owner = std::make_unique<Buffer<float>>(std::move(values));
-  float* data = owner->data();
+template <class T>
+py::array_t<T> take(Buffer<T>&& values) {
+  auto owner = std::make_unique<Buffer<T>>(std::move(values));
+  T* data = owner->data();
   const auto size = static_cast<py::ssize_t>(owner->size());
-  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<float>*>(p); });
-  return py::array_t<float>({size}, {static_cast<py::ssize_t>(sizeof(float))}, data, free);
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<T>*>(p); });
+  return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
 }
 
 py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tuple>& blocks,
@@ -66,17 +67,23 @@ py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tu
   }
   builder.finish();
   return py::make_tuple(builder.plan.block, to_numpy(std::move(builder.plan.slot)),
-                        take(std::move(builder.dense)), to_numpy(std::move(builder.ptr)),
-                        to_numpy(std::move(builder.label)), to_numpy(std::move(builder.weight)));
+                        take(std::move(builder.high)), take(std::move(builder.low)),
+                        take(std::move(builder.error)), take(std::move(builder.norm)),
+                        to_numpy(std::move(builder.ptr)), to_numpy(std::move(builder.label)),
+                        to_numpy(std::move(builder.weight)));
 }
 
 // Holds the arrays of a layout (built or mapped from disk) and predicts with them.
 class PredictLayout {
  public:
-  PredictLayout(int64_t labels, int64_t columns, int64_t block, Array<int32_t> slot, Array<float> dense,
-                Array<int64_t> ptr, Array<uint16_t> label, Array<float> weight)
+  PredictLayout(int64_t labels, int64_t columns, int64_t block, Array<int32_t> slot, Array<uint16_t> high,
+                Array<uint16_t> low, Array<float> error, Array<float> norm, Array<int64_t> ptr,
+                Array<uint16_t> label, Array<float> weight)
       : slot_(std::move(slot)),
-        dense_(std::move(dense)),
+        high_(std::move(high)),
+        low_(std::move(low)),
+        error_(std::move(error)),
+        norm_(std::move(norm)),
         ptr_(std::move(ptr)),
         label_(std::move(label)),
         weight_(std::move(weight)) {
@@ -85,15 +92,19 @@ class PredictLayout {
     if (block <= 0 || block % kTile) throw std::invalid_argument("block must be a multiple of the tile");
     view_ = {labels,
              columns,
-             tiles ? dense_.size() / (tiles * kTile) : 0,
+             tiles ? high_.size() / (tiles * kTile) : 0,
              blocks ? (ptr_.size() - 1) / blocks - 1 : 0,
              block,
              slot_.data(),
-             dense_.data(),
+             high_.data(),
+             low_.data(),
+             error_.data(),
+             norm_.data(),
              ptr_.data(),
              label_.data(),
              weight_.data()};
-    if (slot_.size() != columns || dense_.size() != tiles * kTile * view_.n_dense ||
+    if (slot_.size() != columns || high_.size() != tiles * kTile * view_.n_dense ||
+        low_.size() != high_.size() || error_.size() != tiles * kTile || norm_.size() != tiles * kTile ||
         ptr_.size() != blocks * (view_.n_sparse + 1) + 1 || label_.size() != weight_.size() ||
         ptr_.data()[ptr_.size() - 1] != label_.size()) {
       throw std::invalid_argument("the arrays of the layout do not fit together");
@@ -123,7 +134,8 @@ class PredictLayout {
 
  private:
   Array<int32_t> slot_;
-  Array<float> dense_;
+  Array<uint16_t> high_, low_;
+  Array<float> error_, norm_;
   Array<int64_t> ptr_;
   Array<uint16_t> label_;
   Array<float> weight_;
@@ -153,13 +165,14 @@ py::tuple merge(const std::vector<py::tuple>& lists, int64_t k, int threads) {
 void bind_predict(py::module_& m) {
   m.def("build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
         py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
-        "The arrays of a prediction layout: block, slot, dense, ptr, label, weight.");
+        "The arrays of a prediction layout: block, slot, high, low, error, norm, ptr, label, weight.");
   m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
   py::class_<PredictLayout>(m, "PredictLayout")
-      .def(py::init<int64_t, int64_t, int64_t, Array<int32_t>, Array<float>, Array<int64_t>, Array<uint16_t>,
-                    Array<float>>(),
+      .def(py::init<int64_t, int64_t, int64_t, Array<int32_t>, Array<uint16_t>, Array<uint16_t>, Array<float>,
+                    Array<float>, Array<int64_t>, Array<uint16_t>, Array<float>>(),
            py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("slot").noconvert(),
-           py::arg("dense").noconvert(), py::arg("ptr").noconvert(), py::arg("label").noconvert(),
+           py::arg("high").noconvert(), py::arg("low").noconvert(), py::arg("error").noconvert(),
+           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("label").noconvert(),
            py::arg("weight").noconvert())
       .def("topk", &PredictLayout::topk, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
            py::arg("data").noconvert(), py::arg("normalize"), py::arg("bias"), py::arg("scale").noconvert(),

@@ -1,6 +1,8 @@
 #include "predict/layout.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -74,7 +76,10 @@ LayoutPlan plan_layout(int64_t labels, const std::vector<ColumnStats>& stats, do
 LayoutBuilder::LayoutBuilder(int64_t labels_, LayoutPlan plan_)
     : plan(std::move(plan_)),
       labels(labels_),
-      dense(chunk_count(labels_, kTile) * plan.n_dense * kTile),
+      high(chunk_count(labels_, kTile) * plan.n_dense * kTile),
+      low(high.size()),
+      error(chunk_count(labels_, kTile) * kTile),
+      norm(error.size()),
       ptr(static_cast<size_t>(chunk_count(labels_, plan.block) * (plan.n_sparse + 1) + 1), 0) {}
 
 template <class Index>
@@ -110,17 +115,28 @@ void LayoutBuilder::fill(int64_t first_label, const CsrView<Index>& rows, int th
     int64_t* next = ptr.data() + b * (plan.n_sparse + 1);
     for (int64_t r = from; r < to; ++r) {
       const int64_t l = first_label + r;
-      float* tile = dense.data() + l / kTile * plan.n_dense * kTile + l % kTile;
+      const int64_t tile = l / kTile * plan.n_dense * kTile + tile_place(l % kTile);
+      double squares = 0, error_squares = 0;
       for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
         const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
         if (slot >= 0) {
-          tile[slot * kTile] = rows.data[p];
+          const float w = rows.data[p];
+          const auto bits = std::bit_cast<uint32_t>(w);
+          const uint32_t upper = (bits + 0x8000u) >> 16;  // to the nearest
+          const double off = static_cast<double>(w) - std::bit_cast<float>(upper << 16);
+          high[tile + slot * kTile] = static_cast<uint16_t>(upper);
+          low[tile + slot * kTile] = static_cast<uint16_t>(bits - (upper << 16));
+          squares += static_cast<double>(w) * w;
+          error_squares += off * off;
         } else {
           const int64_t at = next[-2 - slot]++;
           label[static_cast<size_t>(at)] = static_cast<uint16_t>(l - b * plan.block);
           weight[static_cast<size_t>(at)] = rows.data[p];
         }
       }
+      constexpr double kUp = 1 + 1e-6;  // more than the sums and the conversion can lose
+      error[l] = static_cast<float>(std::sqrt(error_squares) * kUp + 1e-25);
+      norm[l] = static_cast<float>(std::sqrt(squares) * kUp);
     }
   });
 }

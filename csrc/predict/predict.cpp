@@ -22,12 +22,17 @@ struct SplitRows {
   std::vector<int64_t> dense_start, sparse_start;  // rows + 1
   std::vector<int32_t> dense, sparse;              // slots
   std::vector<float> dense_value, sparse_value;
+  std::vector<float> length, rounding;  // rows (DenseRows)
+
+  DenseRows dense_rows() const {
+    return {dense_start.data(), dense.data(), dense_value.data(), length.data(), rounding.data()};
+  }
 
   void split(const LayoutView& layout, const CsrView<>& x, const RowOptions& options, int64_t from,
              int64_t to) {
     for (auto* v : {&dense_start, &sparse_start}) v->assign(1, 0);
     for (auto* v : {&dense, &sparse}) v->clear();
-    for (auto* v : {&dense_value, &sparse_value}) v->clear();
+    for (auto* v : {&dense_value, &sparse_value, &length, &rounding}) v->clear();
     present.resize(static_cast<size_t>(layout.n_dense + 63) / 64);
     by_slot.resize(static_cast<size_t>(layout.n_dense));
     for (int64_t i = from; i < to; ++i) {
@@ -40,9 +45,11 @@ struct SplitRows {
       for (int64_t p = x.begin(i); p < x.end(i); ++p) add(layout, x.indices[p], x.data[p] * scale);
       if (options.has_bias) add(layout, layout.columns - 1, options.bias);
       take_dense();
+      add_bounds();
       dense_start.push_back(static_cast<int64_t>(dense.size()));
       sparse_start.push_back(static_cast<int64_t>(sparse.size()));
     }
+    dense.resize(dense.size() + kAhead);
   }
 
  private:
@@ -60,6 +67,18 @@ struct SplitRows {
     }
   }
 
+  void add_bounds() {
+    double squares = 0;
+    const auto start = static_cast<size_t>(dense_start.back());
+    for (size_t p = start; p < dense_value.size(); ++p) {
+      squares += static_cast<double>(dense_value[p]) * dense_value[p];
+    }
+    // The constant here and in layout.cpp's error: products below the smallest normal number.
+    const auto n = dense_value.size() - start;
+    length.push_back(n ? static_cast<float>(std::sqrt(squares) * (1 + 1e-6) + 1e-10) : 0.f);
+    rounding.push_back(5 * 0x1p-24f * static_cast<float>(n + 8));
+  }
+
   void add(const LayoutView& layout, int64_t column, float value) {
     const int32_t slot = layout.slot[column];
     if (slot >= 0) {
@@ -72,10 +91,18 @@ struct SplitRows {
   }
 };
 
+// A label that may be among a row's k best.
+struct Candidate {
+  int32_t row, label;
+  float partial;  // its score without the dense columns
+  float upper;
+};
+
 struct Scratch {
   SplitRows rows;
-  Buffer<float> scores;  // chunk x block
-  std::vector<uint64_t> hits;
+  Buffer<float> partial;       // chunk x block
+  TopKRows lower{0, 0};        // bounds of the k best
+  std::vector<Candidate> may;  // ascending labels
   TopKRows top{0, 0};
 };
 
@@ -92,44 +119,109 @@ void add_postings(const LayoutView& layout, const SplitRows& rows, int64_t n, in
   }
 }
 
-void push_hits(uint64_t hits, const float* scores, int64_t first_label, int64_t labels, int64_t row,
-               TopKRows& top) {
-  if (labels - first_label < kTile) hits &= (uint64_t{1} << (labels - first_label)) - 1;
-  while (hits) {
-    const int j = std::countr_zero(hits);
-    hits &= hits - 1;
-    top.push(row, {scores[j], static_cast<int32_t>(first_label + j)});
+// The tile-by-tile pass over one chunk of rows (predict.h).
+class Pass {
+ public:
+  Pass(const LayoutView& layout, const Calibration& calibration, int64_t n, int64_t k, Scratch& s)
+      : layout_(layout),
+        calibration_(calibration),
+        n_(n),
+        exact_(k * kExactShare > layout.labels),
+        rows_(s.rows.dense_rows()),
+        s_(s) {}
+
+  // Tile t; partial is that of its first label, rows `block` apart.
+  void run(int64_t t, const float* partial) {
+    const PredictTile tile = tile_at(t);
+    const auto kernel = exact_ ? predict_kernels().exact : predict_kernels().bounds;
+    const float* thresholds = (exact_ ? s_.top : s_.lower).thresholds();
+    const int64_t labels = layout_.labels - t * kTile;
+    const uint64_t inside = labels < kTile ? (uint64_t{1} << labels) - 1 : ~uint64_t{0};
+    for (int64_t from = 0; from < n_; from += kGroup) {
+      const int64_t to = std::min(n_, from + kGroup);
+      kernel(tile, rows_, from, to, partial, layout_.block, thresholds, hits_, lower_, upper_);
+      for (int64_t i = from; i < to; ++i) {
+        if (const uint64_t hits = hits_[i - from] & inside) take(i, t, hits, partial + i * layout_.block);
+      }
+      if (s_.may.size() > kMaxCandidates) drop_candidates();
+    }
   }
-}
+
+  // Keeps the list of candidates short: without those that are out by now, or scored early.
+  void drop_candidates() {
+    std::erase_if(s_.may, [&](const Candidate& c) { return c.upper < s_.lower.thresholds()[c.row]; });
+    if (s_.may.size() > kMaxCandidates / 2) score_candidates();
+  }
+
+  void score_candidates() {
+    const auto score = predict_kernels().score;
+    for (const Candidate& c : s_.may) {
+      if (c.upper < s_.lower.thresholds()[c.row]) continue;
+      const float value = score(tile_at(c.label / kTile), rows_, c.row, c.label % kTile, c.partial);
+      s_.top.push(c.row, {value, c.label});
+    }
+    s_.may.clear();
+  }
+
+ private:
+  static constexpr int64_t kGroup = 16;
+  static constexpr int64_t kExactShare = 16;  // of the labels, from which on k is large
+  static constexpr size_t kMaxCandidates = size_t{1} << 18;
+
+  PredictTile tile_at(int64_t t) const {
+    const int64_t at = t * layout_.n_dense * kTile, first = t * kTile;
+    return {layout_.high + at,
+            layout_.low + at,
+            layout_.error + first,
+            layout_.norm + first,
+            calibration_.scale ? calibration_.scale + first : nullptr,
+            calibration_.scale ? calibration_.shift + first : nullptr};
+  }
+
+  void take(int64_t i, int64_t t, uint64_t hits, const float* partial) {
+    const float* lower = lower_ + i % kGroup * kTile;
+    const float* upper = upper_ + i % kGroup * kTile;
+    for (; hits; hits &= hits - 1) {
+      const int j = std::countr_zero(hits);
+      const auto label = static_cast<int32_t>(t * kTile + j);
+      if (exact_) {
+        s_.top.push(i, {upper[j], label});
+      } else if (!(upper[j] <= s_.lower.thresholds()[i])) {
+        s_.may.push_back({static_cast<int32_t>(i), label, partial[j], upper[j]});
+        s_.lower.push(i, {lower[j], label});
+      }
+    }
+  }
+
+  const LayoutView& layout_;
+  const Calibration& calibration_;
+  const int64_t n_;
+  const bool exact_;
+  const DenseRows rows_;
+  Scratch& s_;
+  uint64_t hits_[kGroup];
+  float lower_[kGroup * kTile], upper_[kGroup * kTile];
+};
 
 void predict_chunk(const LayoutView& layout, const CsrView<>& x, const RowOptions& options,
                    const Calibration& calibration, int64_t k, int64_t from, int64_t to, Scratch& s,
                    int32_t* ids, float* scores) {
   const int64_t n = to - from;
-  const auto kernel = predict_kernels().tile;
   s.rows.split(layout, x, options, from, to);
-  if (s.scores.size() < n * layout.block) s.scores = Buffer<float>(n * layout.block);
-  s.hits.resize(static_cast<size_t>(n));
+  if (s.partial.size() < n * layout.block) s.partial = Buffer<float>(n * layout.block);
+  s.lower = TopKRows(n, k);
   s.top = TopKRows(n, k);
+  Pass pass(layout, calibration, n, k, s);
   for (int64_t b = 0; b < layout.blocks(); ++b) {
     const int64_t first = b * layout.block;
     const int64_t width = std::min(layout.block, layout.tiles() * kTile - first);
     for (int64_t i = 0; i < n; ++i) {
-      std::memset(s.scores.data() + i * layout.block, 0, static_cast<size_t>(width) * sizeof(float));
+      std::memset(s.partial.data() + i * layout.block, 0, static_cast<size_t>(width) * sizeof(float));
     }
-    if (layout.n_sparse) add_postings(layout, s.rows, n, b, s.scores.data());
-    for (int64_t t = 0; t < width; t += kTile) {
-      kernel(layout.dense + (first + t) * layout.n_dense, s.rows.dense_start.data(), s.rows.dense.data(),
-             s.rows.dense_value.data(), n, s.scores.data() + t, layout.block,
-             calibration.scale ? calibration.scale + first + t : nullptr,
-             calibration.scale ? calibration.shift + first + t : nullptr, s.top.thresholds(), s.hits.data());
-      for (int64_t i = 0; i < n; ++i) {
-        if (const uint64_t hits = s.hits[static_cast<size_t>(i)]) {
-          push_hits(hits, s.scores.data() + i * layout.block + t, first + t, layout.labels, i, s.top);
-        }
-      }
-    }
+    if (layout.n_sparse) add_postings(layout, s.rows, n, b, s.partial.data());
+    for (int64_t t = 0; t < width; t += kTile) pass.run((first + t) / kTile, s.partial.data() + t);
   }
+  pass.score_candidates();
   for (int64_t i = 0; i < n; ++i) {
     const Scored* best = s.top.sorted(i);
     for (int64_t j = 0; j < k; ++j) {

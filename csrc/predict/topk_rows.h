@@ -17,9 +17,10 @@ class TopKRows {
   void reset(int64_t rows) {
     heaps_.resize(static_cast<size_t>(rows * k_));
     sizes_.assign(static_cast<size_t>(rows), 0);
-    thresholds_.assign(static_cast<size_t>(rows), -std::numeric_limits<float>::infinity());
+    thresholds_.assign(static_cast<size_t>(rows), std::numeric_limits<float>::quiet_NaN());
   }
-  // Below its row's threshold a score cannot enter; equal ones may, by id, and NaN is not below.
+  // A row's k-th best score: one that is not above it cannot enter if its id is higher than all before. NaN,
+  // to which nothing compares, while anything may.
   const float* thresholds() const { return thresholds_.data(); }
 
   void push(int64_t row, Scored s) {

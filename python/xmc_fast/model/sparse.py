@@ -25,7 +25,7 @@ from xmc_fast.model.calibrate import (
     read_calibration,
     write_calibration,
 )
-from xmc_fast.model.predict import NONE, TILE, build_layout, open_layout, pad_to_tiles, top_csr
+from xmc_fast.model.predict import FORMAT, NONE, build_layout, open_layout, pad_to_tiles, top_csr
 from xmc_fast.model.storage import Block
 
 _NAMES = ("feature_names", "label_names")
@@ -248,7 +248,7 @@ class SparseModel:
         if prepared:
             files["layout"] = "layout.safetensors"
             self.prepare()
-            write_tensors(folder / files["layout"], self._layout or {}, {"tile": str(TILE)})
+            write_tensors(folder / files["layout"], self._layout or {}, {"format": FORMAT})
         storage.write_manifest(
             folder,
             bias=self.bias,
@@ -290,7 +290,7 @@ class SparseModel:
             model.calibration = read_calibration(folder / files["calibration"])
         if "layout" in files:
             tensors, metadata = read_tensors(folder / files["layout"], map_file=mmap, verify=verify)
-            model._layout = tensors if metadata.get("tile") == str(TILE) else None
+            model._layout = tensors if metadata.get("format") == FORMAT else None
         for role in _NAMES:
             if role in files:
                 model._names[role] = folder / files[role]
