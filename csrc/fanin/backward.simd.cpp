@@ -73,7 +73,8 @@ void grad_features(float* gx, Lists lists, const float* w, const float* g, const
   with_lists(lists, [&](const auto* list) {
     for (int64_t l = 0; group == 1 && l < labels; ++l, list += fan_in) {
       if (active && !active[l]) continue;
-      fetch_ahead(w + l * fan_in, fan_in);
+      fetch_weights(w + l * fan_in, fan_in);
+      fetch_lists(list, fan_in);
       if (far && l + 1 < labels) {
         grad_features_one<true>(gx, list, w + l * fan_in, g + l * kTile, fan_in);
       } else {
@@ -87,7 +88,7 @@ void grad_features(float* gx, Lists lists, const float* w, const float* g, const
       for (int64_t k = 0; active && k < n; ++k) any = any || some[k];
       for (int v = 0; any && v < kTile; v += kPart * kWidth) {
         const float *wl = w + l * fan_in, *gl = g + l * kTile + v;
-        if (v == 0) fetch_ahead(wl, n * fan_in);
+        if (v == 0) fetch_weights(wl, n * fan_in);
         const bool ahead = v == 0 && far && l + group < labels;
         int64_t i = 0;
         for (; i + kInputs <= fan_in; i += kInputs) {
@@ -292,6 +293,7 @@ void grad_weights_of(const float* x, int64_t x_stride, const Index* list, const 
                           gw + l * fan_in, nullptr);
         }
       } else if (n == 1) {
+        fetch_lists(list, fan_in);
         grad_weights_list<1>(x, x_stride, list, g + l * kTile, g_stride, tiles, n, fan_in, gw + l * fan_in);
       } else {
         grad_weights_list<kN>(x, x_stride, list, g + l * kTile, g_stride, tiles, n, fan_in, gw + l * fan_in);

@@ -68,7 +68,8 @@ template <int kVec, class Index>
 void forward_plain(const float* x, const Index* lists, const float* w, const float* bias, int64_t labels,
                    int64_t fan_in, float* z) {
   for (int64_t l = 0; l < labels; ++l) {
-    fetch_ahead(w + l * fan_in, fan_in);
+    fetch_weights(w + l * fan_in, fan_in);
+    fetch_lists(lists + l * fan_in, fan_in);
     forward_one<kVec>(x, lists + l * fan_in, w + l * fan_in, bias ? bias[l] : 0.f, fan_in, z + l * kTile);
   }
 }
@@ -104,7 +105,7 @@ void forward(const float* x, Lists lists, const float* w, const float* bias, int
       const int64_t n = labels - l < group ? labels - l : group;
       const float *wl = w + l * fan_in, *bl = bias ? bias + l : nullptr;
       float* zl = z + l * kTile;
-      fetch_ahead(wl, n * fan_in);
+      fetch_weights(wl, n * fan_in);
       const bool ahead = far && l + group < labels;
       if (half && kHalf < kPart) {
         forward_group<kHalf>(x, list, wl, bl, n, fan_in, ahead, zl);

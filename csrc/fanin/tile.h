@@ -58,9 +58,16 @@ struct Spread {
 
 // Asks for the weights that are needed in some thousand cycles. They come from memory, and the hardware does
 // not see their stream between the scattered lines of x.
-XMC_INLINE void fetch_ahead(const float* w, int64_t n) {
+XMC_INLINE void fetch_weights(const float* w, int64_t n) {
   constexpr int64_t kAhead = 2048;
   for (int64_t k = 0; k < n; k += 16) prefetch_far(w + kAhead + k);
+}
+
+// The same for lists: they are checked a block at a time (FaninConvert::below) and must be there by then.
+template <class Index>
+XMC_INLINE void fetch_lists(const Index* list, int64_t n) {
+  constexpr int64_t kAhead = 32768;
+  for (int64_t k = 0; k < n; k += 64 / static_cast<int64_t>(sizeof(Index))) prefetch_far(list + kAhead + k);
 }
 
 // Asks for the lines of some features in a tile.
