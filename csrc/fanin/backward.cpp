@@ -71,7 +71,7 @@ void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, 
                                       layer.features, tile_of_g.data());
         } else {
           passes.grad_features(sums.tile(part, t), reader.lists(), reader.weights(), tile_of_g.data(),
-                               nullptr, labels, layer.fan_in, layer.group, far_tile(layer));
+                               nullptr, labels, layer.fan_in, layer.group, far_tile(layer), t == 0);
         }
       }
     }

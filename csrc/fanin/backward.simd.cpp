@@ -69,12 +69,14 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
 }
 
 void grad_features(float* gx, Lists lists, const float* w, const float* g, const uint8_t* active,
-                   int64_t labels, int64_t fan_in, int64_t group, bool far) {
+                   int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh) {
   with_lists(lists, [&](const auto* list) {
     for (int64_t l = 0; group == 1 && l < labels; ++l, list += fan_in) {
       if (active && !active[l]) continue;
-      fetch_weights(w + l * fan_in, fan_in);
-      fetch_lists(list, fan_in);
+      if (fresh) {
+        fetch_weights(w + l * fan_in, fan_in);
+        fetch_lists(list, fan_in);
+      }
       if (far && l + 1 < labels) {
         grad_features_one<true>(gx, list, w + l * fan_in, g + l * kTile, fan_in);
       } else {
@@ -88,7 +90,7 @@ void grad_features(float* gx, Lists lists, const float* w, const float* g, const
       for (int64_t k = 0; active && k < n; ++k) any = any || some[k];
       for (int v = 0; any && v < kTile; v += kPart * kWidth) {
         const float *wl = w + l * fan_in, *gl = g + l * kTile + v;
-        if (v == 0) fetch_weights(wl, n * fan_in);
+        if (v == 0 && fresh) fetch_weights(wl, n * fan_in);
         const bool ahead = v == 0 && far && l + group < labels;
         int64_t i = 0;
         for (; i + kInputs <= fan_in; i += kInputs) {

@@ -37,7 +37,7 @@ void forward(const Layer& layer, ConstTensor x, int64_t batch, Tensor out, int t
     float *z = mine.z.data(), *staged = mine.rows_of_z.data();
     fanin_forward().forward(packed.data() + t * layer.features * tile, lists,
                             mine.reader.weights() + (first - block) * layer.fan_in, bias, labels,
-                            layer.fan_in, layer.group, rows, far_tile(layer), z);
+                            layer.fan_in, layer.group, rows, far_tile(layer), t == 0, z);
     if (narrowed) {
       convert.unpack(z, rows, labels, staged, piece);
       for (int64_t r = 0; r < rows; ++r) {

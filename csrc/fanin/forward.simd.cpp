@@ -66,10 +66,12 @@ XMC_INLINE void forward_shared(const float* x, const Index* list, const float* w
 
 template <int kVec, class Index>
 void forward_plain(const float* x, const Index* lists, const float* w, const float* bias, int64_t labels,
-                   int64_t fan_in, float* z) {
+                   int64_t fan_in, bool fresh, float* z) {
   for (int64_t l = 0; l < labels; ++l) {
-    fetch_weights(w + l * fan_in, fan_in);
-    fetch_lists(lists + l * fan_in, fan_in);
+    if (fresh) {
+      fetch_weights(w + l * fan_in, fan_in);
+      fetch_lists(lists + l * fan_in, fan_in);
+    }
     forward_one<kVec>(x, lists + l * fan_in, w + l * fan_in, bias ? bias[l] : 0.f, fan_in, z + l * kTile);
   }
 }
@@ -79,7 +81,7 @@ void forward_plain(const float* x, const Index* lists, const float* w, const flo
 template <int kVec, class Index>
 void forward_group(const float* x, const Index* list, const float* w, const float* bias, int64_t labels,
                    int64_t fan_in, bool ahead, float* z) {
-  const int64_t some = (fan_in * kLabels + labels - 1) / labels;
+  const int64_t some = ahead ? (fan_in * kLabels + labels - 1) / labels : 0;
   int64_t l = 0, asked = 0;
   for (; l + kLabels <= labels; l += kLabels) {
     const int64_t end = asked + some < fan_in ? asked + some : fan_in;
@@ -93,19 +95,19 @@ void forward_group(const float* x, const Index* list, const float* w, const floa
 }
 
 void forward(const float* x, Lists lists, const float* w, const float* bias, int64_t labels, int64_t fan_in,
-             int64_t group, int64_t rows, bool far, float* z) {
+             int64_t group, int64_t rows, bool far, bool fresh, float* z) {
   constexpr int kHalf = kVectors / 2;
   const bool half = rows <= kHalf * kWidth;
   with_lists(lists, [&](const auto* list) {
     if (group == 1) {
-      return half ? forward_plain<kHalf>(x, list, w, bias, labels, fan_in, z)
-                  : forward_plain<kVectors>(x, list, w, bias, labels, fan_in, z);
+      return half ? forward_plain<kHalf>(x, list, w, bias, labels, fan_in, fresh, z)
+                  : forward_plain<kVectors>(x, list, w, bias, labels, fan_in, fresh, z);
     }
     for (int64_t l = 0; l < labels; l += group, list += fan_in) {
       const int64_t n = labels - l < group ? labels - l : group;
       const float *wl = w + l * fan_in, *bl = bias ? bias + l : nullptr;
       float* zl = z + l * kTile;
-      fetch_weights(wl, n * fan_in);
+      if (fresh) fetch_weights(wl, n * fan_in);
       const bool ahead = far && l + group < labels;
       if (half && kHalf < kPart) {
         forward_group<kHalf>(x, list, wl, bl, n, fan_in, ahead, zl);

@@ -35,7 +35,7 @@ void block_logits(const Layer& layer, const BlockReader& reader, const Buffer<fl
   for (int64_t t = 0; t < tile_count(batch); ++t) {
     fanin_forward().forward(packed.data() + t * layer.features * tile_size(), reader.lists(),
                             reader.weights(), reader.bias(), labels, layer.fan_in, layer.group,
-                            tile_rows(batch, t), far_tile(layer), z + t * step * tile_size());
+                            tile_rows(batch, t), far_tile(layer), t == 0, z + t * step * tile_size());
   }
 }
 
@@ -99,7 +99,7 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
                            labels, scale, active);
       if (gx.data) {
         passes.grad_features(sums.tile(part, t), mine.reader.lists(), mine.reader.weights(), z, active,
-                             labels, s, layer.group, far_tile(layer));
+                             labels, s, layer.group, far_tile(layer), t == 0);
       }
     }
     mark(-1.f);

@@ -54,15 +54,16 @@ struct FaninForward {
   int tile;  // kTile
   // Only the first `rows` of the kTile batch rows matter.
   // z[l][r] = bias[l] + sum_i w[l][i] x[list[l / group][i]][r]
-  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead.
+  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead. `fresh`: the
+  // first tile that takes these weights, those that follow in memory are asked for.
   void (*forward)(const float* x, Lists lists, const float* w, const float* bias, int64_t labels,
-                  int64_t fan_in, int64_t group, int64_t rows, bool far, float* z);
+                  int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh, float* z);
 };
 
 struct FaninBackward {
   // gx[list[l / group][i]][r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none).
   void (*grad_features)(float* gx, Lists lists, const float* w, const float* g, const uint8_t* active,
-                        int64_t labels, int64_t fan_in, int64_t group, bool far);
+                        int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh);
   // The same over the connections of each feature, list[starts[d]] .. list[starts[d + 1]]: a line of gx is
   // read and written once.
   void (*grad_features_sorted)(float* gx, const Connection* list, const uint32_t* starts, int64_t features,
