@@ -29,7 +29,6 @@ TIMES = ["times best in rows", "times best peer"]
 COLUMNS = ["shape", "pass", "method", "ms", "GFLOP/s", "of FMA limit", "of L2 bound", *TIMES]
 GROUP, NEW = "ours, groups of 16", "ours, new memory"
 ROWS = ", in rows"
-FAR_GBS = 72  # lines of a table of 2 MiB, half of them in L2: 670,080 plain labels took 38 ms with all else in cache
 PAGE = """# Fixed fan-in layers: speed
 
 {machine}
@@ -46,27 +45,35 @@ same terms.
 
 Milliseconds that a pass (forward, gradient for features, gradient for weights) takes at least on one core:
 arithmetic at {fma} GFLOP/s; lines of 64 bytes of the features or their gradient, fetched from where they live (L2: 32
-bytes per cycle; the second shape: {far} GB/s as measured); output or its gradient, weights or theirs and indices
-through memory at {read} GB/s. A pass comes near the sum of the largest and the memory, because the
-streams are hidden only in part; lines that L1 still holds make it a little faster. The rate of the second
-shape is that of our own forward kernel with all else in cache: there the column is no bound, it shows what comes on
-top of the kernel.
+bytes per cycle; the second shape: {far} GB/s, random lines of a table of 2 MiB, measured in the same run); output or
+its gradient, weights or theirs and indices through memory at {read} GB/s. A pass comes near the sum of the largest and
+the memory, because the streams are hidden only in part; lines that L1 still holds make it a little faster.
 
 {limits}
 
 - A plain connection reads a line of its own from the packed features per 16 batch rows: 4 bytes per multiply-add. L2
-  hands out 32 bytes per cycle, half of what the FMA units take: {l2} GFLOP/s, the "L2 bound" of the tables. Smaller
-  tiles of the batch (16 or 8 rows) load an index and a weight for fewer products: 53 and 37 GFLOP/s against 59 in a
-  trial of the plain kernel. With weights spread by permutes, 16 rows gave 58 against 52 in one trial and 29 against
-  62 in another, which is not understood; it is not used.
-- The second shape's features (2 MiB per 32 rows) do not fit in L2 (1 MiB). Prefetching their lines brought
-  nothing, so it is probably the bandwidth of L3 that limits. Tiles of 16 rows read the weights twice and lose.
-- The plain gradient for the features adds to a line per connection, which is written back as well. With at least
-  four tiles (batch > 96) and often used features the connections of a block of labels are sorted by feature first,
-  which costs 5 cycles per connection and turns the pass into the forward's pattern (first shape). On the second
-  shape a feature occurs too seldom in a block: sorting costs more than it saves.
+  hands out 32 bytes per cycle, half of what the FMA units take: {l2} GFLOP/s, the "L2 bound" of the tables.
+- With AVX2 the number of loads counts as well. Weights permuted out of a register and four indices in one load gave, in
+  a trial of the plain kernel with all else in cache, 52, 60 and 52 GFLOP/s for tiles of 8, 16 and 32 batch rows, a load
+  for each weight and index 34, 48 and 50. So the tile has 16 rows here, 48 KiB for 768 features: L1 helps. (AVX-512
+  has 32 rows: 59 against 53 with 16 on another machine.)
+- Output rows of the first shape are 512 KiB apart. Streaming them one after the other in pieces of 128 labels took
+  3 ms, eight at a time 7 ms.
+- The second shape's features (1 MiB per 16 rows) do not stay in L2 (1 MiB) beside the streams. In trials on a busy
+  machine the plain forward took 57 ms with weights, indices and output in cache and 66 without, so that lines from L3
+  are the limit. What was tried against it: two or four passes over blocks of 1,024 to 32,768 labels, each with a part
+  of the ascending lists, so that a pass touches about 0.6 or 0.4 MiB of the features (64 to 82 ms against 58), and
+  asking for the lines of the label one, two or four ahead (74 to 83 ms against 76 to 82). Neither is used. The sum of
+  the two columns is {far_sum} ms, {far_share} of the L2 bound.
+- The plain gradient for the features adds to a line per connection, which is written back as well. With batch > 96
+  and often used features the connections of a block of labels are sorted by feature first, which turns the pass into
+  the forward's pattern (first shape) and costs a fifth of it. On the second shape a feature occurs too seldom in a
+  block: sorting costs more than it saves.
 - Groups of 16 read a line for 16 labels: arithmetic is the limit. The kernels alone, operands in cache, reach
-  100 to 106 GFLOP/s on the first shape; what is left is reading the gradient (64 MiB) or writing the output.
+  75 to 77 of 90 GFLOP/s for both gradients. What is left is reading the gradient (64 and 82 MiB) and writing
+  output or gradient. Far lines are asked for a group ahead, a few at a time; all at once cost 1.4 times as much.
+- One pass for both gradients, which reads the output gradient once, was tried for groups: 58 ms against 53 for two
+  passes on the first shape, 142 against 104 on the second. Features and their gradient then compete for L2.
 
 ## What was asked for and what is measured
 
@@ -234,6 +241,12 @@ def bench_shape(table: Table, batch: int, features: int, labels: int, fan_in: in
     compare(table, shape, "both gradients, sparse", cases, rounds)
 
 
+def memory_bytes(shape: tuple[int, int, int, int], share: int = 1) -> float:
+    """Output or its gradient, weights or theirs, and indices of a pass."""
+    batch, _, labels, fan_in = shape
+    return labels * (4.0 * batch + 4.0 * fan_in + 2.0 * fan_in / share)
+
+
 def limits(table: Table) -> str:
     """Least milliseconds of each pass: arithmetic, lines fetched from where they live, memory."""
     fma, read = 1e9 * float(table.info["fma_gflops"]), 1e9 * float(table.info["read_gbs"])
@@ -241,13 +254,13 @@ def limits(table: Table) -> str:
     rows = [head, ["---"] * len(head)]
     for batch, features, labels, fan_in in SHAPES:
         near = 4 * features * 32 <= 1 << 20
-        level = fma if near else 1e9 * FAR_GBS  # L2: 32 bytes in a cycle, as many as operations
+        level = fma if near else 1e9 * table.info["far_gbs"]  # L2: 32 bytes in a cycle, as many as operations
         connections = labels * fan_in
         for layer, share in (("plain", 1), ("groups of 16", 16)):
             cells = [
                 2.0 * batch * connections / fma,
                 4.0 * batch * connections / share / level,
-                (4.0 * batch * labels + 4.0 * connections + 2.0 * connections / share) / read,
+                memory_bytes((batch, features, labels, fan_in), share) / read,
             ]
             shape = f"{batch} x {features} -> {labels}"
             rows.append([shape, layer, *(f"{1e3 * c:.1f}" for c in cells)])
@@ -302,7 +315,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     _core.set_default_threads(1)
-    table = Table("fanin", COLUMNS, info=machine(threads=1))
+    far = 64e-9 * _core.measure_random_lines(1 << 15, 0.3)  # the second shape's features: 2 MiB
+    table = Table("fanin", COLUMNS, info={**machine(threads=1), "far_gbs": round(far, 1)})
     for shape in [(40, 64, 1000, 8)] if options.quick else SHAPES:
         bench_shape(table, *shape, rounds=options.rounds)
     print(table)
@@ -310,10 +324,15 @@ def main() -> None:
     table.save()
     if options.write:
         line, _, body = str(table).partition("\n\n")
+        batch, _, labels, fan_in = SHAPES[1]
+        flops = 2.0 * batch * labels * fan_in
+        far_ms = 1e-6 * (2 * flops / table.info["far_gbs"] + memory_bytes(SHAPES[1]) / table.info["read_gbs"])
         known = {
             "fma": table.info["fma_gflops"],
             "read": table.info["read_gbs"],
-            "far": FAR_GBS,
+            "far": table.info["far_gbs"],
+            "far_sum": f"{far_ms:.0f}",
+            "far_share": f"{1e-6 * flops / far_ms / l2_bound(table):.2f}",
             "l2": f"{l2_bound(table):.0f}",
         }
         page = PAGE.format(

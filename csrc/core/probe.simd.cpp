@@ -51,16 +51,20 @@ void probe_triad(float* a, const float* b, const float* c, float s, int64_t n) {
 }
 
 float probe_lines(const float* x, const uint32_t* line, int64_t n) {
-  vf a = splat(0.f), b = a;
+  constexpr int kVectors = 16 / kWidth;  // a sum for each vector of two lines hides the latency of addition
+  vf a[2 * kVectors];
+  for (int j = 0; j < 2 * kVectors; ++j) a[j] = splat(0.f);
   int64_t i = 0;
   for (; i + 2 <= n; i += 2) {
     const float *p = x + int64_t{line[i]} * 16, *q = x + int64_t{line[i + 1]} * 16;
-    for (int j = 0; j < 16; j += kWidth) {
-      a = a + load(p + j);
-      b = b + load(q + j);
+    for (int j = 0; j < kVectors; ++j) {
+      a[2 * j] = a[2 * j] + load(p + j * kWidth);
+      a[2 * j + 1] = a[2 * j + 1] + load(q + j * kWidth);
     }
   }
-  return sum(a + b);
+  vf total = a[0];
+  for (int j = 1; j < 2 * kVectors; ++j) total = total + a[j];
+  return sum(total);
 }
 
 }  // namespace

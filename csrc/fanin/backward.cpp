@@ -7,31 +7,40 @@ namespace {
 // The connections of a block of labels, ordered by feature (a counting sort).
 class ByFeature {
  public:
-  // Sorting costs about as much as two tiles save, and a feature must occur often enough in the block.
+  // Sorting costs about as much as 64 batch rows save, and a feature must occur often enough in the block.
   static bool pays(const Layer& layer, int64_t batch) {
-    return layer.group == 1 && tile_count(batch) >= 4 && kLabels * layer.fan_in >= 8 * layer.features &&
+    return layer.group == 1 && batch > 96 && kLabels * layer.fan_in >= 8 * layer.features &&
            layer.labels >= kLabels;
   }
   static constexpr int64_t kLabels = 512;  // tiles of their gradient stay in L2
 
   void sort(const BlockReader& reader, int64_t labels, const Layer& layer) {
-    const int64_t n = labels * layer.fan_in;
-    const uint32_t* offsets = reader.offsets();
-    starts_.assign(static_cast<size_t>(layer.features) + 2, 0);
-    list_.resize(static_cast<size_t>(n));
-    // starts_[d + 2] counts, then starts_[d + 1] runs from the first to behind the last connection of d
-    uint32_t* next = starts_.data() + 1;
-    for (int64_t i = 0; i < n; ++i) ++next[offsets[i] / kTile + 1];
-    for (int64_t d = 0; d < layer.features; ++d) next[d + 1] += next[d];
-    const float* w = reader.weights();
-    for (uint32_t l = 0; l < labels; ++l) {
-      for (int64_t i = 0; i < layer.fan_in; ++i) list_[next[*offsets++ / kTile]++] = {*w++, l * kTile};
+    const Lists lists = reader.lists();
+    if (lists.bits == 16) {
+      sort(static_cast<const uint16_t*>(lists.data), reader.weights(), labels, layer);
+    } else {
+      sort(static_cast<const uint32_t*>(lists.data), reader.weights(), labels, layer);
     }
   }
   const Connection* list() const { return list_.data(); }
   const uint32_t* starts() const { return starts_.data(); }
 
  private:
+  template <class Index>
+  void sort(const Index* lists, const float* w, int64_t labels, const Layer& layer) {
+    const int64_t n = labels * layer.fan_in;
+    const auto tile = static_cast<uint32_t>(tile_size());
+    starts_.assign(static_cast<size_t>(layer.features) + 2, 0);
+    list_.resize(static_cast<size_t>(n));
+    // starts_[d + 2] counts, then starts_[d + 1] runs from the first to behind the last connection of d
+    uint32_t* next = starts_.data() + 1;
+    for (int64_t i = 0; i < n; ++i) ++next[lists[i] + 1];
+    for (int64_t d = 0; d < layer.features; ++d) next[d + 1] += next[d];
+    for (uint32_t l = 0; l < labels; ++l) {
+      for (int64_t i = 0; i < layer.fan_in; ++i) list_[next[*lists++]++] = {*w++, l * tile};
+    }
+  }
+
   std::vector<uint32_t> starts_;
   std::vector<Connection> list_;
 };
@@ -40,12 +49,12 @@ class ByFeature {
 
 void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, int threads) {
   check(layer, batch);
-  const FaninPasses& passes = fanin_passes();
+  const FaninBackward& passes = fanin_backward();
   FeatureSums sums(layer, batch);
   const bool sorted = ByFeature::pays(layer, batch);
   const int64_t step = sorted ? ByFeature::kLabels : block_labels(layer, 1024);
   parallel_for(sums.parts(), threads, [&](int64_t part, int) {
-    Buffer<float> tile_of_g(step * kTile);
+    Buffer<float> tile_of_g(step * tile_size());
     std::vector<float> scratch;
     BlockReader reader(layer);
     ByFeature by_feature;
@@ -55,14 +64,14 @@ void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, 
       reader.read(first, labels);
       if (sorted) by_feature.sort(reader, labels, layer);
       for (int64_t t = 0; t < tile_count(batch); ++t) {
-        const ConstTensor rows{at(g, t * kTile * layer.labels + first), g.type};
+        const ConstTensor rows{at(g, t * tile_size() * layer.labels + first), g.type};
         pack_tiles(rows, layer.labels, tile_rows(batch, t), labels, scratch, 0, tile_of_g.data());
         if (sorted) {
           passes.grad_features_sorted(sums.tile(part, t), by_feature.list(), by_feature.starts(),
                                       layer.features, tile_of_g.data());
         } else {
-          passes.grad_features(sums.tile(part, t), reader.offsets(), reader.weights(), tile_of_g.data(),
-                               nullptr, labels, layer.fan_in, layer.group, far_tile(layer));
+          passes.grad_features(sums.tile(part, t), reader.lists(), reader.weights(), tile_of_g.data(),
+                               nullptr, labels, layer.fan_in, layer.group, far_tile(layer), t == 0);
         }
       }
     }
@@ -74,12 +83,12 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
                   int threads) {
   check(layer, batch);
   const FaninConvert& convert = fanin_convert();
-  const FaninPasses& passes = fanin_passes();
+  const FaninBackward& passes = fanin_backward();
   const Buffer<float> packed = pack_features(x, batch, layer.features, threads);
-  const bool in_rows = layer.group % 16 == 0;
-  const int64_t s = layer.fan_in, x_stride = layer.features * kTile;
-  const int64_t rows_at_once = 4 * kTile;  // their features stay in L2 for usual sizes
-  const int64_t step = block_labels(layer, in_rows && batch <= kTile ? 1024 : 256);
+  const bool in_rows = layer.group % kLanes == 0;
+  const int64_t s = layer.fan_in, x_stride = layer.features * tile_size();
+  constexpr int64_t rows_at_once = 128;  // their features stay in L2 for usual sizes
+  const int64_t step = block_labels(layer, in_rows && batch <= 32 ? 1024 : 256);
   const bool streamed = layer.labels * s * size_of(gw.type) > kStream;
   advise_huge(gw.data, layer.labels * s * size_of(gw.type));
   Layer lists = layer;  // the weights are not read here
@@ -90,7 +99,7 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
     std::vector<float> widened, sum_w, sum_b;
   };
   PerThread<Scratch> scratch(threads, [&] {
-    return Scratch{BlockReader(lists), Buffer<float>(rows_at_once * (step + 16)), {}, {}, {}};
+    return Scratch{BlockReader(lists), Buffer<float>(rows_at_once * (step + kLanes)), {}, {}, {}};
   });
   parallel_for(chunk_count(layer.labels, step), threads, [&](int64_t block, int thread) {
     const int64_t first = block * step, labels = std::min(step, layer.labels - first);
@@ -102,15 +111,15 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
     for (int64_t row = 0; row < batch; row += rows_at_once) {
       const int64_t rows = std::min(rows_at_once, batch - row);
       const ConstTensor g_rows{at(g, row * layer.labels + first), g.type};
-      const float* x_tiles = packed.data() + row / kTile * x_stride;
+      const float* x_tiles = packed.data() + row / tile_size() * x_stride;
       if (in_rows) {
         const FloatRows from = float_rows(g_rows, layer.labels, rows, labels, widened);
         convert.lanes(from.data, from.stride, rows, labels, block_of_g.data());
-        passes.grad_weights_rows(x_tiles, x_stride, reader.offsets(), block_of_g.data(), rows, labels, s,
-                                 layer.group, sum_w.data(), sum_bias);
+        passes.grad_weights_rows(x_tiles, x_stride, reader.lists(), block_of_g.data(), rows, labels, s,
+                                 layer.group, far_tile(layer), sum_w.data(), sum_bias);
       } else {
-        pack_tiles(g_rows, layer.labels, rows, labels, widened, step * kTile, block_of_g.data());
-        passes.grad_weights(x_tiles, x_stride, reader.offsets(), block_of_g.data(), step * kTile, nullptr,
+        pack_tiles(g_rows, layer.labels, rows, labels, widened, step * tile_size(), block_of_g.data());
+        passes.grad_weights(x_tiles, x_stride, reader.lists(), block_of_g.data(), step * tile_size(), nullptr,
                             tile_count(rows), labels, s, layer.group, sum_w.data(), sum_bias);
       }
     }

@@ -35,19 +35,19 @@ void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::
                 int64_t step, float* tiles) {
   for (int64_t t = 0; t < tile_count(rows); ++t) {
     const int64_t some = tile_rows(rows, t);
-    const FloatRows from = float_rows({at(x, t * kTile * stride), x.type}, stride, some, cols, scratch);
+    const FloatRows from = float_rows({at(x, t * tile_size() * stride), x.type}, stride, some, cols, scratch);
     fanin_convert().pack(from.data, from.stride, some, cols, tiles + t * step);
   }
 }
 
 Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads) {
   const int64_t tiles = tile_count(batch);
-  Buffer<float> packed(tiles * features * kTile);
+  Buffer<float> packed(tiles * features * tile_size());
   parallel_for(tiles, batch * features > 100'000 ? threads : 1, [&](int64_t t, int) {
     std::vector<float> scratch;
-    const ConstTensor rows{at(x, t * kTile * features), x.type};
+    const ConstTensor rows{at(x, t * tile_size() * features), x.type};
     pack_tiles(rows, features, tile_rows(batch, t), features, scratch, 0,
-               packed.data() + t * features * kTile);
+               packed.data() + t * features * tile_size());
   });
   return packed;
 }
@@ -56,13 +56,9 @@ void BlockReader::read(int64_t first, int64_t labels) {
   const FaninConvert& convert = fanin_convert();
   const int64_t s = layer_.fan_in, group = first / layer_.group;
   const int64_t n = (labels + layer_.group - 1) / layer_.group * s;
-  offsets_.resize(static_cast<size_t>(n));
-  const bool inside = layer_.index_bits == 16
-                          ? convert.offsets16(static_cast<const uint16_t*>(layer_.indices) + group * s, n,
-                                              layer_.features, offsets_.data())
-                          : convert.offsets32(static_cast<const int32_t*>(layer_.indices) + group * s, n,
-                                              layer_.features, offsets_.data());
-  if (!inside) {
+  lists_ = {static_cast<const char*>(layer_.indices) + group * s * (layer_.index_bits / 8),
+            layer_.index_bits};
+  if (!convert.below(lists_, n, layer_.features)) {
     throw std::invalid_argument(
         "indices must be below the number of features " + std::to_string(layer_.features) +
         "; a row of labels " + std::to_string(first) + ".." + std::to_string(first + labels - 1) + " is not");
@@ -94,10 +90,10 @@ FeatureSums::FeatureSums(const Layer& layer, int64_t batch)
     : batch_(batch),
       features_(layer.features),
       labels_(layer.labels),
-      parts_(sum_parts(layer, tile_count(batch) * kTile * layer.features)),
-      memory_(parts_ * tile_count(batch) * kTile * layer.features * int64_t{sizeof(float)}),
+      parts_(sum_parts(layer, tile_count(batch) * tile_size() * layer.features)),
+      memory_(parts_ * tile_count(batch) * tile_size() * layer.features * int64_t{sizeof(float)}),
       sums_(static_cast<float*>(memory_.data())) {
-  std::fill_n(sums_, parts_ * tile_count(batch) * kTile * features_, 0.f);
+  std::fill_n(sums_, parts_ * tile_count(batch) * tile_size() * features_, 0.f);
 }
 
 int64_t FeatureSums::begin(int64_t part, int64_t step) const {
@@ -106,7 +102,7 @@ int64_t FeatureSums::begin(int64_t part, int64_t step) const {
 
 void FeatureSums::store(Tensor gx, int threads) {
   const FaninConvert& convert = fanin_convert();
-  const int64_t tiles = tile_count(batch_), floats = features_ * kTile;
+  const int64_t tiles = tile_count(batch_), floats = features_ * tile_size();
   parallel_for(tiles, batch_ * features_ * parts_ > 100'000 ? threads : 1, [&](int64_t t, int) {
     float* total = tile(0, t);
     for (int64_t p = 1; p < parts_; ++p) {
@@ -115,13 +111,13 @@ void FeatureSums::store(Tensor gx, int threads) {
     }
     const int64_t rows = tile_rows(batch_, t);
     if (gx.type == DType::f32) {
-      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * kTile * features_)), features_,
-                     false);
+      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * tile_size() * features_)),
+                     features_);
       return;
     }
     std::vector<float> scratch(static_cast<size_t>(rows * features_));
-    convert.unpack(total, rows, features_, scratch.data(), features_, false);
-    convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * kTile * features_), false);
+    convert.unpack(total, rows, features_, scratch.data(), features_);
+    convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * tile_size() * features_), false);
   });
 }
 

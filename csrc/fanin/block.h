@@ -27,11 +27,11 @@ inline void* at(Tensor t, int64_t i) {
 inline constexpr int64_t kStream = int64_t{8} << 20;
 
 inline int64_t tile_count(int64_t batch) {
-  return (batch + kTile - 1) / kTile;
+  return (batch + tile_size() - 1) / tile_size();
 }
 // Batch rows in tile t.
 inline int64_t tile_rows(int64_t batch, int64_t t) {
-  return std::min<int64_t>(kTile, batch - t * kTile);
+  return std::min<int64_t>(tile_size(), batch - t * tile_size());
 }
 
 // Labels worked on together, a multiple of the group: `most` of them, fewer for long lists, so that weights
@@ -43,7 +43,7 @@ inline int64_t block_labels(const Layer& layer, int64_t most = 256) {
 
 // Whether a packed tile of x is too large to stay in L2: its next lines are then asked for ahead.
 inline bool far_tile(const Layer& layer) {
-  return layer.features * kTile * int64_t{sizeof(float)} > (int64_t{1} << 20);
+  return layer.features * tile_size() * int64_t{sizeof(float)} >= (int64_t{1} << 20);
 }
 
 // Scratch for each thread of a parallel_for.
@@ -67,7 +67,7 @@ struct FloatRows {
 };
 FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch);
 
-// x (or g restricted to some columns) as tiles [tile][column][kTile], `step` floats from tile to tile.
+// x (or g restricted to some columns) as tiles [tile][column][tile_size()], `step` floats from tile to tile.
 void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
                 int64_t step, float* tiles);
 Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads);
@@ -78,13 +78,13 @@ class BlockReader {
   explicit BlockReader(const Layer& layer) : layer_(layer) {}
 
   void read(int64_t first, int64_t labels);
-  const uint32_t* offsets() const { return offsets_.data(); }
+  Lists lists() const { return lists_; }
   const float* weights() const { return weights_; }
   const float* bias() const { return bias_; }
 
  private:
   const Layer& layer_;
-  std::vector<uint32_t> offsets_;
+  Lists lists_{nullptr, 16};
   std::vector<float> weight_scratch_, bias_scratch_;
   const float* weights_ = nullptr;
   const float* bias_ = nullptr;
@@ -99,7 +99,9 @@ class FeatureSums {
   int64_t parts() const { return parts_; }
   // Labels of a part, cut at multiples of `step`.
   int64_t begin(int64_t part, int64_t step) const;
-  float* tile(int64_t part, int64_t t) { return sums_ + (part * tile_count(batch_) + t) * features_ * kTile; }
+  float* tile(int64_t part, int64_t t) {
+    return sums_ + (part * tile_count(batch_) + t) * features_ * tile_size();
+  }
   void store(Tensor gx, int threads);
 
  private:

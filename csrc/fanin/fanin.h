@@ -11,10 +11,11 @@
 // Storage of x, w, out and the gradients is float32, bfloat16 or float16, each on its own; every product and
 // sum is float32. Results depend on the shapes only: the same bits for any number of threads.
 //
-// How it runs: the batch is the SIMD dimension. x is packed into tiles of kTile rows, [tile][feature][kTile],
-// so that a feature of a tile is two cache lines and one index serves kTile rows; weights and indices stream
-// through once per block of labels; output tiles are transposed in cache and streamed to memory. Groups of 16
-// and more take the labels as SIMD dimension for the weights' gradient, so that g needs no transposition.
+// How it runs: the batch is the SIMD dimension. x is packed into tiles of two vectors of rows (kTile),
+// [tile][feature][kTile], so that a feature of a tile is one or two cache lines and one index serves kTile
+// rows; weights and indices stream through once per block of labels; output tiles are transposed in cache and
+// streamed to memory row by row. Groups of 16 and more take the labels as SIMD dimension for the weights'
+// gradient, so that g needs no transposition.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,7 @@ namespace xmc::fanin {
 
 enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
 
-inline constexpr int kTile = 32;                           // batch rows in a packed tile
-inline constexpr int64_t kMaxFeatures = int64_t{1} << 26;  // offsets into a tile have 32 bits
+inline constexpr int64_t kMaxFeatures = int64_t{1} << 26;
 
 struct ConstTensor {
   const void* data = nullptr;

@@ -29,13 +29,13 @@ std::vector<Positive> by_label(const CsrView<>& targets, int64_t labels) {
   return list;
 }
 
-// The logits of one block for the whole batch, [tile][label][kTile].
+// The logits of one block for the whole batch, [tile][label][tile_size()].
 void block_logits(const Layer& layer, const BlockReader& reader, const Buffer<float>& packed, int64_t batch,
                   int64_t labels, int64_t step, float* z) {
   for (int64_t t = 0; t < tile_count(batch); ++t) {
-    fanin_passes().forward(packed.data() + t * layer.features * kTile, reader.offsets(), reader.weights(),
-                           reader.bias(), labels, layer.fan_in, layer.group, tile_rows(batch, t),
-                           z + t * step * kTile);
+    fanin_forward().forward(packed.data() + t * layer.features * tile_size(), reader.lists(),
+                            reader.weights(), reader.bias(), labels, layer.fan_in, layer.group,
+                            tile_rows(batch, t), far_tile(layer), t == 0, z + t * step * tile_size());
   }
 }
 
@@ -45,10 +45,10 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
                           Loss loss, float scale, Tensor gx, Tensor gw, Tensor gbias, int threads) {
   check(layer, batch);
   const FaninConvert& convert = fanin_convert();
-  const FaninPasses& passes = fanin_passes();
+  const FaninBackward& passes = fanin_backward();
   const FaninLoss& losses = fanin_loss();
   const int64_t tiles = tile_count(batch), step = block_labels(layer), s = layer.fan_in;
-  const int64_t x_stride = layer.features * kTile, z_stride = step * kTile;
+  const int64_t x_stride = layer.features * tile_size(), z_stride = step * tile_size();
   const Buffer<float> packed = pack_features(x, batch, layer.features, threads);
   const std::vector<Positive> positives = by_label(targets, layer.labels);
   FeatureSums sums(layer, gx.data ? batch : 0);
@@ -64,7 +64,7 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
     Scratch made{BlockReader(layer),
                  Buffer<float>(tiles * z_stride),
                  Buffer<float>(tiles * z_stride),
-                 Buffer<float>(tiles * kTile),
+                 Buffer<float>(tiles * tile_size()),
                  {},
                  {},
                  {}};
@@ -86,7 +86,8 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
                                       [](const Positive& a, int64_t l) { return a.label < l; });
     const auto mark = [&](float value) {
       for (auto q = p; q != end; ++q) {
-        mine.sign[q->row / kTile * z_stride + (q->label - first) * kTile + q->row % kTile] = value;
+        mine.sign[q->row / tile_size() * z_stride + (q->label - first) * tile_size() + q->row % tile_size()] =
+            value;
       }
     };
     mark(1.f);
@@ -94,18 +95,18 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
     for (int64_t t = 0; t < tiles; ++t) {
       uint8_t* active = mine.active.data() + t * labels;
       float* z = mine.z.data() + t * z_stride;
-      total += losses.loss(loss, z, mine.sign.data() + t * z_stride, mine.valid.data() + t * kTile, labels,
-                           scale, active);
+      total += losses.loss(loss, z, mine.sign.data() + t * z_stride, mine.valid.data() + t * tile_size(),
+                           labels, scale, active);
       if (gx.data) {
-        passes.grad_features(sums.tile(part, t), mine.reader.offsets(), mine.reader.weights(), z, active,
-                             labels, s, layer.group, far_tile(layer));
+        passes.grad_features(sums.tile(part, t), mine.reader.lists(), mine.reader.weights(), z, active,
+                             labels, s, layer.group, far_tile(layer), t == 0);
       }
     }
     mark(-1.f);
     if (gw.data || gbias.data) {
       mine.sum_w.assign(static_cast<size_t>(labels * s), 0.f);
       mine.sum_b.assign(static_cast<size_t>(labels), 0.f);
-      passes.grad_weights(packed.data(), x_stride, mine.reader.offsets(), mine.z.data(), z_stride,
+      passes.grad_weights(packed.data(), x_stride, mine.reader.lists(), mine.z.data(), z_stride,
                           mine.active.data(), tiles, labels, s, layer.group, mine.sum_w.data(),
                           mine.sum_b.data());
       if (gw.data) convert.narrow(mine.sum_w.data(), gw.type, labels * s, at(gw, first * s), false);
@@ -144,11 +145,14 @@ void topk(const Layer& layer, ConstTensor x, int64_t batch, int64_t k, float* sc
         best;  // of the labels this thread has seen; the order is total, so who saw what is free
   };
   PerThread<Scratch> scratch(threads, [&] {
-    Scratch made{
-        BlockReader(layer), Buffer<float>(tiles * step * kTile), Buffer<float>(tiles * kTile), {}, {}};
+    Scratch made{BlockReader(layer),
+                 Buffer<float>(tiles * step * tile_size()),
+                 Buffer<float>(tiles * tile_size()),
+                 {},
+                 {}};
     made.best.assign(static_cast<size_t>(batch), TopK(k));
     // a row past the batch never enters
-    std::fill_n(made.threshold.data(), tiles * kTile, std::numeric_limits<float>::infinity());
+    std::fill_n(made.threshold.data(), tiles * tile_size(), std::numeric_limits<float>::infinity());
     std::fill_n(made.threshold.data(), batch, kOpen);
     made.open.assign(static_cast<size_t>(tiles), 1);
     return made;
@@ -160,14 +164,14 @@ void topk(const Layer& layer, ConstTensor x, int64_t batch, int64_t k, float* sc
     block_logits(layer, mine.reader, packed, batch, labels, step, mine.z.data());
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t rows = tile_rows(batch, t);
-      float* threshold = mine.threshold.data() + t * kTile;
+      float* threshold = mine.threshold.data() + t * tile_size();
       for (int64_t l = 0; l < labels; ++l) {
-        const float* z = mine.z.data() + (t * step + l) * kTile;
+        const float* z = mine.z.data() + (t * step + l) * tile_size();
         uint32_t mask = mine.open[static_cast<size_t>(t)] ? ~0u : losses.above(z, threshold);
         if (!mask) continue;
         for (int64_t r = 0; mask && r < rows; ++r, mask >>= 1) {
           if (!(mask & 1)) continue;
-          TopK& best = mine.best[static_cast<size_t>(t * kTile + r)];
+          TopK& best = mine.best[static_cast<size_t>(t * tile_size() + r)];
           best.push({z[r], static_cast<int32_t>(first + l)});
           threshold[r] = best.threshold();
         }

@@ -1,8 +1,8 @@
 // What the fixed fan-in passes need from the instruction set. Everything here is float32 scratch: storage
-// types are widened and narrowed at the border (widen, narrow), index lists become offsets into a packed
-// tile.
+// types are widened and narrowed at the border (widen, narrow).
 //
 // A packed tile is [feature][kTile]; a logit or gradient tile is [label][kTile], the labels of one block.
+// kTile is the level's own: two vectors, at least 16 rows (a cache line).
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,34 @@
 
 namespace xmc::fanin {
 
+// Index lists, uint16 or int32.
+struct Lists {
+  const void* data;
+  int bits;
+};
+
+inline constexpr int kLanes = 16;  // labels side by side in FaninConvert::lanes
+
 // Storage <-> scratch.
 struct FaninConvert {
   void (*widen)(const void* from, DType type, int64_t n, float* to);
   // Rounds to nearest even. `streamed`: past the caches (float32 only), to be followed by fence().
   void (*narrow)(const float* from, DType type, int64_t n, void* to, bool streamed);
   void (*fence)();
-  // offsets[i] = kTile * indices[i]; false if an index is not below `features`.
-  bool (*offsets16)(const uint16_t* indices, int64_t n, int64_t features, uint32_t* offsets);
-  bool (*offsets32)(const int32_t* indices, int64_t n, int64_t features, uint32_t* offsets);
-  // Rows cut into columns one vector wide (of W <= 16 floats): to[c / W][r][c % W] = from[r][c], zeros behind
-  // the last column.
+  // Whether all of n indices are below `features`.
+  bool (*below)(Lists indices, int64_t n, int64_t features);
+  // Rows cut into pieces of kLanes = 16 columns: to[c / 16][r][c % 16] = from[r][c], zeros behind the last
+  // column.
   void (*lanes)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
   // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
   void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
-  // `streamed` (past the caches, to be followed by fence()) needs rows of `to` that start at a cache line.
-  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride, bool streamed);
-  // The same, streamed, for rows that start anywhere, in pieces from left to right: `carry` (rows x 16) keeps
-  // the part of a cache line that the next piece completes, `first` and `last` mark the ends of a run of
-  // pieces. Every piece
-  // but the last has 16 columns or more. `buffer` is scratch, rows x (cols + 32); `from` has room for cols
-  // rounded up to 16.
-  void (*unpack_carried)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride,
-                         float* buffer, float* carry, bool first, bool last);
+  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
+  // The same past the caches (to be followed by fence()), in pieces from left to right: `carry` (rows x 16)
+  // keeps the part of a cache line that the next piece completes, `first` and `last` mark the ends of a run
+  // of pieces. Every piece but the last has 16 columns or more. `buffer` is scratch, rows x (cols + 32);
+  // `from` has room for cols rounded up to 16.
+  void (*unpack_streamed)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride,
+                          float* buffer, float* carry, bool first, bool last);
 };
 
 // A connection in a block of labels: its weight, and where the label's line starts in a gradient tile.
@@ -43,31 +48,35 @@ struct Connection {
   uint32_t line;
 };
 
-// The passes, over a block of `labels` labels of which the first starts a group: offsets
-// ceil(labels / group) x s, w labels x s, bias null or labels.
-struct FaninPasses {
+// The passes, over a block of `labels` labels of which the first starts a group: lists ceil(labels / group) x
+// s, w labels x s, bias null or labels.
+struct FaninForward {
+  int tile;  // kTile
   // Only the first `rows` of the kTile batch rows matter.
-  // z[l][r] = bias[l] + sum_i w[l][i] x[offset[l / group][i] + r]
-  void (*forward)(const float* x, const uint32_t* offsets, const float* w, const float* bias, int64_t labels,
-                  int64_t fan_in, int64_t group, int64_t rows, float* z);
-  // gx[offset[l / group][i] + r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none);
-  // `far`: the tile does not stay in L2.
-  void (*grad_features)(float* gx, const uint32_t* offsets, const float* w, const float* g,
-                        const uint8_t* active, int64_t labels, int64_t fan_in, int64_t group, bool far);
+  // z[l][r] = bias[l] + sum_i w[l][i] x[list[l / group][i]][r]
+  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead. `fresh`: the
+  // first tile that takes these weights, those that follow in memory are asked for.
+  void (*forward)(const float* x, Lists lists, const float* w, const float* bias, int64_t labels,
+                  int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh, float* z);
+};
+
+struct FaninBackward {
+  // gx[list[l / group][i]][r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none).
+  void (*grad_features)(float* gx, Lists lists, const float* w, const float* g, const uint8_t* active,
+                        int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh);
   // The same over the connections of each feature, list[starts[d]] .. list[starts[d + 1]]: a line of gx is
   // read and written once.
   void (*grad_features_sorted)(float* gx, const Connection* list, const uint32_t* starts, int64_t features,
                                const float* g);
-  // gw[l][i] += sum_t sum_r x_t[offset[l / group][i] + r] g_t[l][r] over `tiles` tiles, x_t = x + t x_stride
-  // and so on. gbias[l] += sum_t sum_r g_t[l][r] if not null. active_t = active + t labels.
-  void (*grad_weights)(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
-                       int64_t g_stride, const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in,
-                       int64_t group, float* gw, float* gbias);
-  // The same for groups of a multiple of 16 and a gradient that stays in rows, see FaninConvert::lanes. x has
-  // a tile for every kTile of the rows.
-  void (*grad_weights_rows)(const float* x, int64_t x_stride, const uint32_t* offsets, const float* g,
-                            int64_t rows, int64_t labels, int64_t fan_in, int64_t group, float* gw,
-                            float* gbias);
+  // gw[l][i] += sum_t sum_r x_t[list[l / group][i]][r] g_t[l][r] over `tiles` tiles, x_t = x + t x_stride and
+  // so on. gbias[l] += sum_t sum_r g_t[l][r] if not null. active_t = active + t labels.
+  void (*grad_weights)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
+                       const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
+                       float* gw, float* gbias);
+  // The same for groups of a multiple of 16 and a gradient in FaninConvert::lanes. x has a tile for every
+  // kTile of the rows.
+  void (*grad_weights_rows)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
+                            int64_t labels, int64_t fan_in, int64_t group, bool far, float* gw, float* gbias);
 };
 
 struct FaninLoss {
@@ -82,10 +91,18 @@ struct FaninLoss {
 }  // namespace xmc::fanin
 
 namespace xmc {
+using fanin::FaninBackward;
 using fanin::FaninConvert;
+using fanin::FaninForward;
 using fanin::FaninLoss;
-using fanin::FaninPasses;
 XMC_SIMD_TABLE(FaninConvert, fanin_convert)
-XMC_SIMD_TABLE(FaninPasses, fanin_passes)
+XMC_SIMD_TABLE(FaninForward, fanin_forward)
+XMC_SIMD_TABLE(FaninBackward, fanin_backward)
 XMC_SIMD_TABLE(FaninLoss, fanin_loss)
+
+namespace fanin {
+inline int64_t tile_size() {
+  return fanin_forward().tile;
+}
+}  // namespace fanin
 }  // namespace xmc

@@ -1,10 +1,7 @@
-#include "core/vec.h"
-#include "fanin/kernels.h"
+#include "fanin/tile.h"
 
 namespace xmc::XMC_SIMD_NS {
 namespace {
-
-using fanin::kTile;
 
 // max and min give their second operand if one is NaN: the value that may be NaN stands there.
 

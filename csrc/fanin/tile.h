@@ -1,0 +1,81 @@
+// What the kernels of fixed fan-in share: the rows of a tile, lists of either width. For *.simd.cpp files.
+#pragma once
+
+#include "core/vec.h"
+#include "fanin/kernels.h"
+
+namespace xmc::XMC_SIMD_NS {
+
+#if defined(XMC_SIMD_IS_avx512)
+inline constexpr int kTile = 32;
+#else
+inline constexpr int kTile = 16;
+#endif
+inline constexpr int kVectors = kTile / kWidth;
+
+// Calls fn with the lists as const uint16_t* or const uint32_t*.
+template <class Fn>
+XMC_INLINE void with_lists(fanin::Lists lists, const Fn& fn) {
+  if (lists.bits == 16) {
+    fn(static_cast<const uint16_t*>(lists.data));
+  } else {
+    fn(static_cast<const uint32_t*>(lists.data));
+  }
+}
+
+// Four indices of a list. Where loads are the limit, one load and shifts.
+struct Four {
+  uint64_t at[4];
+};
+XMC_INLINE Four four(const uint32_t* list) {
+  return {{list[0], list[1], list[2], list[3]}};
+}
+XMC_INLINE Four four(const uint16_t* list) {
+#if defined(XMC_SIMD_IS_avx2)
+  uint64_t all;
+  ::memcpy(&all, list, 8);
+  return {{all & 0xffff, all >> 16 & 0xffff, all >> 32 & 0xffff, all >> 48}};
+#else
+  return {{list[0], list[1], list[2], list[3]}};
+#endif
+}
+
+// Some weights, each to be had in all lanes: permuted out of a register where loads are the limit.
+inline constexpr int kSpread = 8;
+#if defined(XMC_SIMD_IS_avx2)
+struct Spread {
+  __m256 all;
+  XMC_INLINE explicit Spread(const float* w) : all(_mm256_loadu_ps(w)) {}
+  XMC_INLINE vf operator[](int k) const { return {_mm256_permutevar8x32_ps(all, _mm256_set1_epi32(k))}; }
+};
+#else
+struct Spread {
+  const float* w;
+  XMC_INLINE explicit Spread(const float* weights) : w(weights) {}
+  XMC_INLINE vf operator[](int k) const { return splat(w[k]); }
+};
+#endif
+
+// Asks for the weights that are needed in some thousand cycles. They come from memory, and the hardware does
+// not see their stream between the scattered lines of x.
+XMC_INLINE void fetch_weights(const float* w, int64_t n) {
+  constexpr int64_t kAhead = 2048;
+  for (int64_t k = 0; k < n; k += 16) prefetch_far(w + kAhead + k);
+}
+
+// The same for lists: they are checked a block at a time (FaninConvert::below) and must be there by then.
+template <class Index>
+XMC_INLINE void fetch_lists(const Index* list, int64_t n) {
+  constexpr int64_t kAhead = 32768;
+  for (int64_t k = 0; k < n; k += 64 / static_cast<int64_t>(sizeof(Index))) prefetch_far(list + kAhead + k);
+}
+
+// Asks for the lines of some features in a tile.
+template <class Index>
+XMC_INLINE void fetch_lines(const float* tile, const Index* list, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int r = 0; r < kTile; r += 16) prefetch(tile + uint64_t{list[i]} * kTile + r);
+  }
+}
+
+}  // namespace xmc::XMC_SIMD_NS
