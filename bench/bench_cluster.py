@@ -165,7 +165,7 @@ def plain_tree(X, Y, *, max_leaf: int, tol: float = 1e-4, random_state: int = 0)
 
 
 def pecos_tree(X, Y, *, max_leaf: int, threads: int):
-    """PECOS' balanced spherical 2-means on the same label vectors, or None where it is not installed or does not run."""
+    """PECOS' balanced spherical 2-means on the same label vectors, or None where it does not run."""
     try:
         from pecos.xmc import Indexer
     except ImportError:
