@@ -140,7 +140,7 @@ def cluster() -> Table:
     """Clustering of 41,218 real labels, see bench_cluster.py."""
     import bench_cluster
 
-    return bench_cluster.bench("tibkat", *bench_cluster.tibkat(), max_leaf=64, with_numpy=True)
+    return bench_cluster.bench("tibkat", *bench_cluster.tibkat(), max_leaf=64, peers=True)
 
 
 def main(which: list[str]) -> None:

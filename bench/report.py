@@ -228,6 +228,22 @@ SECTIONS = (
         "lightxml_one", "LightXML: one text beyond the encoder", "python bench/bench_lightxml.py one", ""
     ),
     Section(
+        "cluster_tibkat",
+        "Label tree",
+        "python bench/bench_cluster.py tibkat",
+        "tibkat-gnd, leaves of at most 64 labels; cohesion is the mean cosine of a label to its leaf's centre.",
+        lambda rows: (
+            f"{spread(rows, 'cpu_ratio', what='scikit-learn')}x scikit-learn, "
+            f"{spread(rows, 'cpu_ratio', what='numpy, tuned')}x tuned numpy"
+        ),
+    ),
+    Section(
+        "cluster_synthetic",
+        "Label tree in the shape of Amazon-670K",
+        "python bench/bench_cluster.py synthetic",
+        "Synthetic, 490,449 rows, 135,909 features, 670,091 labels.",
+    ),
+    Section(
         "engine",
         "Two workers on one machine",
         "python bench/bench_engine.py",

@@ -383,6 +383,24 @@ def test_warm_up_trains_the_heads_only(folder, tmp_path, monkeypatch):
         assert torch.equal(a, b), name
 
 
+def test_cool_down_trains_the_heads_on_the_trained_encoder(folder, tmp_path):
+    short = make(folder, epochs=2).fit(TEXTS, Y)
+    long = make(folder, epochs=2, cooldown_epochs=3).fit(TEXTS, Y, checkpoint=tmp_path / "a.pt")
+    assert len(long.history_) == 5
+    assert (tmp_path / "a.pt.cooldown").exists()
+    for name, t in long.net_.encoder.state_dict().items():
+        assert torch.equal(t, short.net_.encoder.state_dict()[name]), name
+    assert not torch.equal(long.net_.table.weight, short.net_.table.weight)
+    assert all(p.requires_grad for p in long.net_.parameters())
+    again = make(folder, epochs=2, cooldown_epochs=3).fit(TEXTS, Y, checkpoint=tmp_path / "a.pt")  # all done
+    for (name, a), b in zip(long.net_.state_dict().items(), again.net_.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    frozen = make(folder, warmup_epochs=1, epochs=0, cooldown_epochs=3).fit(TEXTS, Y)
+    assert len(frozen.history_) == 1  # the warm-up was all of it
+    with pytest.raises(ValueError, match="cooldown_epochs must not be negative, got -1"):
+        make(folder, cooldown_epochs=-1).fit(TEXTS, Y)
+
+
 def test_label_biases_start_at_log_odds(folder):
     model = make(folder, warmup_epochs=1, epochs=0, head_lr=1e-12).fit(TEXTS, Y)
     table, offsets = model.net_.table.weight.detach().numpy(), model.net_.offsets.numpy()

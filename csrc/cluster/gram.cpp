@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cluster/prefetch.h"
 #include "core/rng.h"
 
 namespace xmc {
@@ -13,79 +12,50 @@ size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-template <class T>
-void grow(std::vector<T>& v, int64_t size) {
-  if (static_cast<int64_t>(v.size()) < size) v.resize(at(size + size / 2));
-}
-
 }  // namespace
 
-void Gram::load(const int32_t* labels, int64_t n) {
-  if (number_.empty()) number_.assign(at(V_.cols), -1);
+void Gram::load(const Rows& labels) {
+  const CsrView<>& V = labels.V;
+  const int64_t n = V.rows;
   if (G_.size() == 0) G_ = Buffer<float>(kGramLabels * kGramLabels);
   ld_ = (n + 63) / 64 * 64;
-
-  // Features numbered by first use; entries_ holds the numbers of the labels' features one after another.
-  int64_t size = 0;
-  for (int64_t i = 0; i < n; ++i) size += V_.size(labels[i]);
-  grow(entries_, size);
-  grow(columns_, std::min(size, V_.cols) + 1);
-  grow(count_, std::min(size, V_.cols) + 1);
-  int32_t features = 0;
-  size = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    if (i + 1 < n) prefetch_row(V_, labels[i + 1]);
-    for (int64_t e = V_.begin(labels[i]); e < V_.end(labels[i]); ++e) {
-      const int32_t column = V_.indices[e];
-      const int32_t known = number_[at(column)];
-      const bool fresh = known < 0;  // no branch: it cannot be predicted
-      const int32_t number = fresh ? features : known;
-      number_[at(column)] = number;
-      columns_[at(features)] = column;
-      count_[at(number)] = (fresh ? 0 : count_[at(number)]) + 1;
-      features += fresh;
-      entries_[at(size++)] = number;
-    }
-  }
-  for (int32_t f = 0; f < features; ++f) number_[at(columns_[at(f)])] = -1;
 
   // Frequent features: a dense product. post_begin_ holds -1 - h for the h-th of them.
   const int64_t frequent = std::max<int64_t>(n / 6, 1);
   int64_t heavy = 0, listed = 0;
-  post_begin_.resize(at(features));
-  post_size_.assign(at(features), 0);
-  for (size_t f = 0; f < at(features); ++f) {
-    if (count_[f] > frequent) {
+  post_begin_.resize(at(V.cols));
+  for (size_t f = 0; f < post_begin_.size(); ++f) {
+    if (labels.count[f] > frequent) {
       post_begin_[f] = -1 - heavy++;
     } else {
       post_begin_[f] = listed;
-      listed += count_[f];
+      listed += labels.count[f];
     }
   }
   if (dense_.size() < heavy * ld_) dense_ = Buffer<float>(heavy * ld_);
   std::fill_n(dense_.data(), heavy * ld_, 0.f);
-  const int32_t* entry = entries_.data();
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t e = V_.begin(labels[i]); e < V_.end(labels[i]); ++e) {
-      const int64_t start = post_begin_[at(*entry++)];
-      if (start < 0) dense_[(-1 - start) * ld_ + i] = V_.data[e];
+    for (int64_t e = V.begin(i); e < V.end(i); ++e) {
+      const int64_t start = post_begin_[at(V.indices[e])];
+      if (start < 0) dense_[(-1 - start) * ld_ + i] = V.data[e];
     }
   }
   gram_kernels().syrk(dense_.data(), heavy, ld_, n, G_.data());
 
   // The others: each label meets itself and the earlier labels of its features (so that equal labels
   // have equal rows).
+  post_end_ = post_begin_;
   post_label_.resize(at(listed));
   post_value_.resize(at(listed));
-  entry = entries_.data();
   for (int64_t i = 0; i < n; ++i) {
     float* g = G_.data() + i * ld_;
-    for (int64_t e = V_.begin(labels[i]); e < V_.end(labels[i]); ++e) {
-      const size_t f = at(*entry++);
+    g[i] += labels.own[at(i)];
+    for (int64_t e = V.begin(i); e < V.end(i); ++e) {
+      const size_t f = at(V.indices[e]);
       const int64_t start = post_begin_[f];
       if (start < 0) continue;
-      const float v = V_.data[e];
-      const int64_t end = start + ++post_size_[f];
+      const float v = V.data[e];
+      const int64_t end = ++post_end_[f];
       post_label_[at(end - 1)] = static_cast<int32_t>(i);
       post_value_[at(end - 1)] = v;
       for (int64_t p = start; p < end; ++p) g[post_label_[at(p)]] += v * post_value_[at(p)];

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "cluster/rows.h"
 #include "core/buffer.h"
 #include "core/simd.h"
-#include "core/types.h"
 
 namespace xmc {
 
@@ -28,18 +28,14 @@ XMC_SIMD_TABLE(GramKernels, gram_kernels)
 
 class Gram {
  public:
-  explicit Gram(const CsrView<>& V) : V_(V) {}  // scratch of 4 D bytes
-  void load(const int32_t* labels, int64_t n);
+  void load(const Rows& labels);  // at most kGramLabels of them
   const float* row(int64_t i) const { return G_.data() + i * ld_; }
 
  private:
-  const CsrView<>& V_;
   int64_t ld_ = 0;
   Buffer<float> G_, dense_;
-  std::vector<int32_t> number_, columns_;  // D: feature -> its number in this set; and back
-  std::vector<int32_t> count_, entries_;
-  std::vector<int64_t> post_begin_;
-  std::vector<int32_t> post_label_, post_size_;
+  std::vector<int64_t> post_begin_, post_end_;  // per feature
+  std::vector<int32_t> post_label_;
   std::vector<float> post_value_;
 };
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "cluster/centroids.h"
 #include "cluster/gram.h"
-#include "cluster/prefetch.h"
+#include "cluster/rows.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 
@@ -29,6 +30,10 @@ struct Node {
   int64_t first;
   int64_t size;
   uint64_t depth;
+};
+
+struct OpenNode : Node {
+  Rows rows;
 };
 
 // How many labels go to side 1. Halves, but never a child of C + 1 labels for even C (it would leave a leaf
@@ -72,63 +77,44 @@ double norm2(const std::vector<float>& x) {
 // Splits nodes; one per thread, for its buffers.
 class Splitter {
  public:
-  Splitter(const CsrView<>& V, const LabelTreeOptions& options) : V_(V), options_(options), gram_(V) {}
+  explicit Splitter(const LabelTreeOptions& options) : options_(&options) {}
 
-  // Reorders labels[0 .. n), n > kGramLabels, so that side 1 comes first, both sides ascending; returns the
-  // size of side 1. With T = S_1 + S_2, t_l = v_l . T and p_l = v_l . S_1, all that a round needs is S_1:
-  //   v_l . w = (a + b) p_l - b t_l,  a = 1/|S_1|, b = 1/|S_2|,  |S_2|^2 = |T|^2 - 2 S_1 . T + |S_1|^2
-  int64_t split_large(int32_t* labels, int64_t n, uint64_t seed, int threads) {
-    labels_ = labels;
+  // The sides of a node of more than kGramLabels labels; `ones` of them on side 1.
+  const std::vector<uint8_t>& split_large(const Rows& rows, int64_t ones, uint64_t seed, int threads) {
+    V_ = &rows.V;
     threads_ = threads;
-    entries_ = 0;
-    for (int64_t l = 0; l < n; ++l) entries_ += V_.size(labels[l]);
-    weight_.assign(at(n), 0.f);
+    const int64_t n = rows.V.rows;
     side_.assign(at(n), 0);
-    t_.resize(at(n));
-    ranked_.resize(at(n));
-    const int64_t ones = side_one(n, options_.max_leaf);
-    start_from_sample(ones, seed);
-    each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
-      ranked_[at(l)] = {dot(indices, values, size, sum_.data()), static_cast<int32_t>(l)};
-    });
-    double objective = 0, total_norm2 = 0;
+    for (auto& sum : sum_) sum.assign(at(V_->cols), 0.f);
+    w_.resize(at(V_->cols));
+    all_.resize(at(n));
+    std::iota(all_.begin(), all_.end(), 0);
+    start_from_sample(rows, ones, seed);
+    double objective = 0;
     for (int iteration = 0;; ++iteration) {
       assign_sides(ranked_, ones, side_.data(), changed_);
-      if (changed_.empty() || iteration + 1 >= std::min(kLargeRounds, options_.max_iterations)) break;
+      if (changed_.empty() || iteration + 1 >= std::min(kLargeRounds, options_->max_iterations)) break;
       if (iteration == 0) {
-        total_.assign(at(V_.cols), 0.f);
-        sum_.assign(at(V_.cols), 0.f);
-        std::fill(weight_.begin(), weight_.end(), 1.f);
-        scatter(total_);
-        total_norm2 = norm2(total_);
-        each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
-          t_[at(l)] = dot(indices, values, size, total_.data());
-        });
+        move(all_, false);
+      } else {
+        move(changed_, true);
       }
-      for (const int32_t l : changed_) weight_[at(l)] = side_[at(l)] ? 1.f : -1.f;
-      scatter(sum_);
-      double one_total = 0;
-      for (int64_t l = 0; l < n; ++l) one_total += side_[at(l)] ? t_[at(l)] : 0.f;
-      const double one_norm2 = norm2(sum_), two_norm2 = total_norm2 - 2 * one_total + one_norm2;
-      const double norm_one = std::sqrt(one_norm2), norm_two = std::sqrt(std::max(two_norm2, 0.));
-      const double now = norm_one + norm_two;
-      if (now - objective <= options_.tolerance * objective) break;
-      objective = now;
-      const auto a = static_cast<float>(norm_one > 0 ? 1 / norm_one : 0);
-      const auto b = static_cast<float>(norm_two > 0 ? 1 / norm_two : 0);
-      each_label([&](int64_t l, const int32_t* indices, const float* values, int64_t size) {
-        const float p = dot(indices, values, size, sum_.data());
-        ranked_[at(l)] = {(a + b) * p - b * t_[at(l)], static_cast<int32_t>(l)};
-      });
+      double norm[2] = {norm2(sum_[0]), norm2(sum_[1])};
+      for (int64_t l = 0; l < n; ++l) norm[side_[at(l)]] += rows.own[at(l)];
+      for (double& x : norm) x = std::sqrt(x);
+      if (norm[0] + norm[1] - objective <= options_->tolerance * objective) break;
+      objective = norm[0] + norm[1];
+      direction(norm[1], norm[0]);
+      rank([&](int64_t l) { return rows.own[at(l)] * (side_[at(l)] ? scale_[1] : -scale_[0]); });
     }
-    return partition(labels, n, side_.data());
+    return side_;
   }
 
   // The whole subtree of a node of at most kGramLabels labels; leaf starts are appended to `leaves`.
-  void split_small(int32_t* order, const Node& node, uint64_t (*seed_of)(uint64_t, const Node&),
+  void split_small(int32_t* order, const OpenNode& node, uint64_t (*seed_of)(uint64_t, const Node&),
                    std::vector<int64_t>& leaves) {
     int32_t* labels = order + node.first;
-    gram_.load(labels, node.size);
+    gram_.load(node.rows);
     const std::vector<int32_t> own(labels, labels + node.size);
     std::vector<int32_t> members(own.size());
     for (size_t k = 0; k < members.size(); ++k) members[k] = static_cast<int32_t>(k);
@@ -137,14 +123,14 @@ class Splitter {
     while (!open.empty()) {
       const Node next = open.back();
       open.pop_back();
-      if (next.size <= options_.max_leaf) {
+      if (next.size <= options_->max_leaf) {
         leaves.push_back(next.first);
         continue;
       }
       int32_t* part = &members[at(next.first - node.first)];
-      const int64_t ones = side_one(next.size, options_.max_leaf);
+      const int64_t ones = side_one(next.size, options_->max_leaf);
       two_means(gram_, part, next.size, ones,
-                {options_.max_iterations, options_.tolerance, seed_of(options_.seed, next)}, side_.data());
+                {options_->max_iterations, options_->tolerance, seed_of(options_->seed, next)}, side_.data());
       partition(part, next.size, side_.data());
       open.push_back({next.first + ones, next.size - ones, next.depth + 1});
       open.push_back({next.first, ones, next.depth + 1});
@@ -153,75 +139,90 @@ class Splitter {
   }
 
  private:
-  int64_t size() const { return static_cast<int64_t>(weight_.size()); }
-
-  // sum_ = w from 2-means on a sample of kSample of the node's labels.
-  void start_from_sample(int64_t ones, uint64_t seed) {
+  // ranked_ by the w from 2-means on a sample of kSample of the node's labels.
+  void start_from_sample(const Rows& rows, int64_t ones, uint64_t seed) {
     Rng rng(seed);
-    sample_.resize(at(size()));
-    for (int64_t l = 0; l < size(); ++l) sample_[at(l)] = static_cast<int32_t>(l);
+    const int64_t n = V_->rows;
+    std::vector<int32_t> sample = all_;
     for (int64_t k = 0; k < kSample; ++k) {
-      std::swap(sample_[at(k)], sample_[at(k + rng.below(static_cast<uint32_t>(size() - k)))]);
+      std::swap(sample[at(k)], sample[at(k + rng.below(static_cast<uint32_t>(n - k)))]);
     }
-    sample_.resize(at(kSample));
-    std::sort(sample_.begin(), sample_.end());
-    std::vector<int32_t> ids(sample_.size()), members(sample_.size());
-    for (size_t k = 0; k < ids.size(); ++k) {
-      ids[k] = labels_[sample_[k]];
-      members[k] = static_cast<int32_t>(k);
+    sample.resize(at(kSample));
+    std::sort(sample.begin(), sample.end());
+    gram_.load(pick_rows(rows, sample));
+    std::vector<int32_t> members(all_.begin(), all_.begin() + kSample);
+    std::vector<uint8_t> side(at(kSample));
+    const TwoNorms norms =
+        two_means(gram_, members.data(), kSample, kSample * ones / n,
+                  {options_->max_iterations, options_->tolerance, rng.next()}, side.data());
+    for (size_t k = 0; k < side.size(); ++k) side_[at(sample[k])] = side[k];
+    move(sample, false);
+    direction(norms.one, norms.two);
+    std::vector<float> own(at(n), 0.f);
+    for (size_t k = 0; k < side.size(); ++k) {
+      const size_t l = at(sample[k]);
+      own[l] = rows.own[l] * (side[k] ? scale_[1] : -scale_[0]);
     }
-    gram_.load(ids.data(), kSample);
-    std::vector<uint8_t> side(ids.size());
-    const TwoNorms norms = two_means(gram_, members.data(), kSample, kSample * ones / size(),
-                                     {options_.max_iterations, options_.tolerance, rng.next()}, side.data());
-    const auto a = static_cast<float>(norms.one > 0 ? 1 / norms.one : 0);
-    const auto b = static_cast<float>(norms.two > 0 ? 1 / norms.two : 0);
-    for (size_t k = 0; k < ids.size(); ++k) weight_[at(sample_[k])] = side[k] ? a : -b;
-    sum_.assign(at(V_.cols), 0.f);
-    scatter(sum_);
+    rank([&](int64_t l) { return own[at(l)]; });
+    std::fill(side_.begin(), side_.end(), uint8_t{0});
+    for (auto& sum : sum_) std::fill(sum.begin(), sum.end(), 0.f);
   }
 
-  // out += sum over labels of weight_ * v; weight_ becomes zero. The partial sums depend on the node alone.
-  void scatter(std::vector<float>& out) {
-    const int64_t parts = std::clamp<int64_t>(entries_ / kScatter, 1, kMaxPartial);
-    const auto add_labels = [&](int64_t from, int64_t to, float* sum) {
-      for (int64_t l = from; l < to; ++l) {
-        const float a = weight_[at(l)];
-        if (a == 0) continue;
-        weight_[at(l)] = 0;
-        const int64_t end = V_.end(labels_[l]);
-        for (int64_t e = V_.begin(labels_[l]); e < end; ++e) sum[V_.indices[e]] += a * V_.data[e];
+  // w = S_1/|S_1| - S_2/|S_2|
+  void direction(double norm_one, double norm_two) {
+    scale_[1] = static_cast<float>(norm_one > 0 ? 1 / norm_one : 0);
+    scale_[0] = static_cast<float>(norm_two > 0 ? 1 / norm_two : 0);
+    for (size_t j = 0; j < w_.size(); ++j) w_[j] = scale_[1] * sum_[1][j] - scale_[0] * sum_[0][j];
+  }
+
+  // ranked_ = v_l . w; own(l) is what the features of label l alone add.
+  template <class Own>
+  void rank(const Own& own) {
+    const int64_t n = V_->rows;
+    ranked_.resize(at(n));
+    parallel_for(chunk_count(n, kLabels), V_->nnz() > kScatter ? threads_ : 1, [&](int64_t block, int) {
+      const int64_t end = std::min(n, (block + 1) * kLabels);
+      for (int64_t l = block * kLabels; l < end; ++l) {
+        const int64_t e = V_->begin(l);
+        const float d = dot(V_->indices + e, V_->data + e, V_->size(l), w_.data());
+        ranked_[at(l)] = {d + own(l), static_cast<int32_t>(l)};
+      }
+    });
+  }
+
+  // Adds labels to the sum of their side, and takes them from the other one if they were there. Parts depend
+  // on the labels alone.
+  void move(const std::vector<int32_t>& labels, bool from_other) {
+    const auto n = static_cast<int64_t>(labels.size()), D = V_->cols;
+    const auto add = [&](int64_t from, int64_t to, float* sum0, float* sum1) {
+      for (int64_t k = from; k < to; ++k) {
+        const int64_t l = labels[at(k)], end = V_->end(l);
+        float* plus = side_[at(l)] ? sum1 : sum0;
+        float* minus = side_[at(l)] ? sum0 : sum1;
+        for (int64_t e = V_->begin(l); e < end; ++e) plus[V_->indices[e]] += V_->data[e];
+        if (!from_other) continue;
+        for (int64_t e = V_->begin(l); e < end; ++e) minus[V_->indices[e]] -= V_->data[e];
       }
     };
+    const int64_t parts = std::clamp<int64_t>(V_->nnz() / V_->rows * n / kScatter, 1, kMaxPartial);
     if (parts == 1) {
-      add_labels(0, size(), out.data());
+      add(0, n, sum_[0].data(), sum_[1].data());
       return;
     }
-    partial_.assign(at(parts * V_.cols), 0.f);
+    partial_.assign(at(2 * parts * D), 0.f);
     parallel_for(parts, threads_, [&](int64_t part, int) {
-      add_labels(size() * part / parts, size() * (part + 1) / parts, partial_.data() + part * V_.cols);
+      float* sum = partial_.data() + 2 * part * D;
+      add(n * part / parts, n * (part + 1) / parts, sum, sum + D);
     });
-    for (int64_t part = 0; part < parts; ++part) {
-      const float* sum = partial_.data() + part * V_.cols;
-      for (int64_t j = 0; j < V_.cols; ++j) out[at(j)] += sum[j];
+    for (int64_t part = 0; part < 2 * parts; ++part) {
+      const float* sum = partial_.data() + part * D;
+      float* out = sum_[part % 2].data();
+      for (int64_t j = 0; j < D; ++j) out[j] += sum[j];
     }
-  }
-
-  // What(l, indices, values, size) for the node's labels.
-  template <class What>
-  void each_label(const What& what) {
-    parallel_for(chunk_count(size(), kLabels), entries_ > kScatter ? threads_ : 1, [&](int64_t block, int) {
-      const int64_t end = std::min(size(), (block + 1) * kLabels);
-      for (int64_t l = block * kLabels; l < end; ++l) {
-        if (l + 1 < end) prefetch_row(V_, labels_[l + 1]);
-        const int64_t label = labels_[l], e = V_.begin(label);
-        what(l, V_.indices + e, V_.data + e, V_.size(label));
-      }
-    });
   }
 
   // Side 1 first, else in the old order.
-  int64_t partition(int32_t* items, int64_t n, const uint8_t* side) {
+  void partition(int32_t* items, int64_t n, const uint8_t* side) {
     second_.clear();
     int64_t out = 0;
     for (int64_t k = 0; k < n; ++k) {
@@ -232,22 +233,19 @@ class Splitter {
       }
     }
     std::copy(second_.begin(), second_.end(), items + out);
-    return out;
   }
 
-  const CsrView<>& V_;
-  const LabelTreeOptions& options_;
+  const LabelTreeOptions* options_;
   Gram gram_;
 
   // the large node at hand
-  const int32_t* labels_ = nullptr;
+  const CsrView<>* V_ = nullptr;
   int threads_ = 1;
-  int64_t entries_ = 0;
-  std::vector<uint8_t> side_;
-  std::vector<float> sum_, total_, partial_;  // D each: S_1 (first w), T, parts of a sum
-  std::vector<float> weight_, t_;             // per label
+  std::vector<uint8_t> side_;                // per label
+  std::vector<float> sum_[2], w_, partial_;  // per feature: S_2 and S_1, w; parts of the sums
+  float scale_[2] = {0, 0};                  // 1/|S_2|, 1/|S_1|
+  std::vector<int32_t> all_, changed_, second_;
   std::vector<Ranked> ranked_;
-  std::vector<int32_t> changed_, second_, sample_;
 };
 
 // The columns of X numbered from the most frequent on: what is used most lies side by side in the caches.
@@ -299,7 +297,7 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   threads = std::max(threads, 1);
   const Renumbered features = by_frequency(X, threads);
   const CsrView<> R{X.rows, X.cols, X.indptr, features.indices.data(), X.data};
-  const Centroids centroids =
+  Centroids centroids =
       label_centroids(R, positives, options.max_features, threads, features.original.data());
   const CsrView<> V = centroids.view(X.cols);
   const int64_t n_labels = V.rows;
@@ -310,42 +308,65 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
       std::stable_partition(tree.order.begin(), tree.order.end(), [&](int32_t l) { return V.size(l) > 0; });
   const int64_t clustered = middle - tree.order.begin();
 
+  // Labels with a vector come first: leaving out the empty rows is leaving out their offsets.
+  Rows root;
+  root.own.assign(at(clustered), 0.f);
+  for (int64_t k = 0; k < clustered; ++k) root.indptr.push_back(V.begin(tree.order[at(k)]));
+  root.indptr.push_back(V.nnz());
+  root.V = {clustered, V.cols, root.indptr.data(), V.indices, V.data};
+
   std::vector<Splitter> splitters;
   splitters.reserve(at(threads));
-  for (int t = 0; t < threads; ++t) splitters.emplace_back(V, options);
+  for (int t = 0; t < threads; ++t) splitters.emplace_back(options);
+  const auto split = [&](OpenNode& node, int thread, int inner, OpenNode* children) {
+    const int64_t ones = side_one(node.size, options.max_leaf);
+    const auto& side = splitters[at(thread)].split_large(node.rows, ones, seed_of(options.seed, node), inner);
+    std::vector<int32_t> rows[2], labels;
+    for (int64_t k = 0; k < node.size; ++k) rows[side[at(k)] ? 0 : 1].push_back(static_cast<int32_t>(k));
+    for (const auto& own : rows) {
+      for (const int32_t k : own) labels.push_back(tree.order[at(node.first + k)]);
+    }
+    std::copy(labels.begin(), labels.end(), tree.order.begin() + node.first);
+    children[0] = {{node.first, ones, node.depth + 1}, {}};
+    children[1] = {{node.first + ones, node.size - ones, node.depth + 1}, {}};
+    parallel_for(2, inner, [&](int64_t c, int) {
+      if (children[c].size > options.max_leaf) children[c].rows = pick_rows(node.rows, rows[c]);
+    });
+    node.rows = {};
+  };
   const int64_t small = std::max(kGramLabels, options.max_leaf);
-  std::vector<Node> level{{0, clustered, 0}}, rest;
+  std::vector<OpenNode> level, rest;
+  if (clustered > small) {
+    level.push_back({{0, clustered, 0}, std::move(root)});
+  } else if (clustered > 0) {
+    std::vector<int32_t> all(at(clustered));
+    std::iota(all.begin(), all.end(), 0);
+    rest.push_back({{0, clustered, 0}, pick_rows(root, all)});
+  }
   while (!level.empty()) {
-    std::vector<Node> open;
-    for (const Node& node : level) (node.size > small ? open : rest).push_back(node);
-    std::vector<int64_t> ones(open.size());
-    const auto split = [&](size_t i, int thread, int inner) {
-      ones[i] = splitters[at(thread)].split_large(&tree.order[at(open[i].first)], open[i].size,
-                                                  seed_of(options.seed, open[i]), inner);
-    };
-    if (open.size() >= kManyNodes) {
-      parallel_for(static_cast<int64_t>(open.size()), threads,
-                   [&](int64_t i, int thread) { split(at(i), thread, 1); });
+    std::vector<OpenNode> children(2 * level.size());
+    if (level.size() >= kManyNodes) {
+      parallel_for(static_cast<int64_t>(level.size()), threads,
+                   [&](int64_t i, int thread) { split(level[at(i)], thread, 1, &children[at(2 * i)]); });
     } else {
-      for (size_t i = 0; i < open.size(); ++i) {
+      for (size_t i = 0; i < level.size(); ++i) {
         check_interrupt();
-        split(i, 0, threads);
+        split(level[i], 0, threads, &children[2 * i]);
       }
     }
+    centroids = {};  // the root's
     level.clear();
-    for (size_t i = 0; i < open.size(); ++i) {
-      level.push_back({open[i].first, ones[i], open[i].depth + 1});
-      level.push_back({open[i].first + ones[i], open[i].size - ones[i], open[i].depth + 1});
-    }
+    for (OpenNode& node : children) (node.size > small ? level : rest).push_back(std::move(node));
   }
   std::vector<std::vector<int64_t>> leaves(rest.size() + 1);
   parallel_for(static_cast<int64_t>(rest.size()), threads, [&](int64_t i, int thread) {
-    const Node& node = rest[at(i)];
+    OpenNode& node = rest[at(i)];
     if (node.size > options.max_leaf) {
       splitters[at(thread)].split_small(tree.order.data(), node, &seed_of, leaves[at(i)]);
-    } else if (node.size > 0) {
+    } else {
       leaves[at(i)].push_back(node.first);
     }
+    node.rows = {};
   });
   split_empty({clustered, n_labels - clustered, 0}, options.max_leaf, leaves.back());
 

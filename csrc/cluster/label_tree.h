@@ -8,7 +8,9 @@
 //            S_k = sum of v_l over side k;  w = S_1/|S_1| - S_2/|S_2|
 //   until the sides do not change, the objective |S_1| + |S_2| (the summed cosine of the labels to their
 //   centre) grows by less than `tolerance` of itself, or `max_iterations` is reached.
-// Nodes of at most kGramLabels labels, and their whole subtrees, are done on their cosines (cluster/gram.h).
+// A node has its vectors on features of its own (cluster/rows.h); the root's are read where they are, so that
+// the peak is two copies of all vectors. Nodes of at most kGramLabels labels, and their whole subtrees, are
+// done on their cosines (cluster/gram.h).
 // Larger ones start from the w that a random sample of 256 of their labels ends with, and take at most 6
 // rounds more. Leaves have at most max_leaf labels and more than max_leaf/2; exactly max_leaf/2 only where
 // arithmetic leaves no choice (max_leaf + 1 labels with max_leaf even, or max_leaf = 2). Labels with a zero

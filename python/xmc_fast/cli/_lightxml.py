@@ -34,6 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="epochs of the heads alone before, on the frozen encoder (default 0)",
     )
+    group.add_argument(
+        "--cooldown-epochs",
+        type=int,
+        default=0,
+        help="epochs of the heads alone at the end, on the trained encoder (default 0)",
+    )
     group.add_argument("--batch-size", type=int, default=16, help="(default 16)")
     group.add_argument("--lr", type=float, default=1e-4, help="learning rate of the encoder (default 1e-4)")
     group.add_argument("--head-lr", type=float, help="learning rate of everything else (default: --lr)")
@@ -64,6 +70,7 @@ def train(args: argparse.Namespace, loaded: Loaded, folder: str) -> Output:
         max_length=args.max_length,
         epochs=args.epochs,
         warmup_epochs=args.warmup_epochs,
+        cooldown_epochs=args.cooldown_epochs,
         batch_size=args.batch_size,
         lr=args.lr,
         head_lr=args.head_lr,

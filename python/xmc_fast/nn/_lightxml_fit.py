@@ -186,20 +186,25 @@ def run(
         )
         return trainer.fit(net, loss, data.tokens.n_texts, data.fetch, validate, data.tokens.lengths)
 
-    def warm_up(loss: Any) -> History:
+    def heads_alone(loss: Any, validate: Validate | None, suffix: str, epochs: int) -> History:
         net.encoder.requires_grad_(False)
         data.vectors = Vectors(net, data.tokens, model.precision)
-        last = None if model.epochs else validate
-        history = train(loss, last, ".warmup", epochs=model.warmup_epochs, swa=False)
+        history = train(loss, validate, suffix, epochs=epochs, swa=False)
         data.vectors = None
         net.encoder.requires_grad_(True)
         return history
+
+    def warm_up(loss: Any) -> History:
+        last = None if model.epochs else validate
+        return heads_alone(loss, last, ".warmup", model.warmup_epochs)
 
     if model.negatives == "random" and not net.flat:
         draws = np.random.default_rng(model.random_state).random((data.tokens.n_texts, data.beam))
         data.static = _distinct(draws, data.n_clusters)
     if net.flat or model.negatives in ("dynamic", "random"):
-        return warm_up(both_losses) + train(both_losses, validate)
+        history = warm_up(both_losses) + train(both_losses, validate)
+        cooldown = model.cooldown_epochs if model.epochs else 0
+        return history + heads_alone(both_losses, validate, ".cooldown", cooldown)
     history = warm_up(recall_only) + train(recall_only, None, ".recall")
     vectors = Vectors(net, data.tokens, model.precision)
     data.static = _recalled(net, data, vectors, 4 * model.batch_size)

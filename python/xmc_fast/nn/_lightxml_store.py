@@ -44,6 +44,7 @@ PARAMETERS = (
     "max_length",
     "epochs",
     "warmup_epochs",
+    "cooldown_epochs",
     "batch_size",
     "lr",
     "head_lr",

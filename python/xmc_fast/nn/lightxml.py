@@ -69,6 +69,10 @@ class LightXML:
         comes, which are computed once (in memory: texts x layers x hidden floats). Cheap, and what follows
         starts from heads that make sense; worth it for few texts, with a ``head_lr`` of about 2e-3. With
         ``epochs=0`` the encoder is left as it comes.
+    cooldown_epochs : int
+        The same at the end, on the vectors of the encoder as trained: the label table, of which a step touches a few
+        rows only, lags behind an encoder that changes. Worth it after few epochs. Not for static negatives, whose
+        discriminator is trained on the finished encoder anyway.
     epochs, batch_size, lr, weight_decay, precision, swa_start
         Of the training, see :class:`xmc_fast.nn.Trainer`. AdamW at a constant rate, no decay on biases and
         normalisation; SparseAdam for the label table.
@@ -112,6 +116,7 @@ class LightXML:
         negatives: str = "dynamic",
         max_length: int = 128,
         warmup_epochs: int = 0,
+        cooldown_epochs: int = 0,
         epochs: int = 10,
         batch_size: int = 16,
         lr: float = 1e-4,
@@ -139,6 +144,7 @@ class LightXML:
         self.negatives = negatives
         self.max_length = max_length
         self.warmup_epochs = warmup_epochs
+        self.cooldown_epochs = cooldown_epochs
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -314,6 +320,8 @@ class LightXML:
             raise ValueError(
                 f"epochs and warmup_epochs must not be negative or both 0, got {self.epochs} and {self.warmup_epochs}"
             )
+        if self.cooldown_epochs < 0:
+            raise ValueError(f"cooldown_epochs must not be negative, got {self.cooldown_epochs}")
         y = labels(Y)
         if len(texts) != y.shape[0]:
             raise ValueError(f"texts has {len(texts)} entries, Y has {y.shape[0]} rows")
