@@ -116,10 +116,12 @@ def multilabel_tree(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: i
 
     from libmultilabel import linear
 
-    model = linear.train_tree(Y.astype(np.float64), X.astype(np.float64), f"-s 1 -c 1 -e 0.01 -m {threads}")
+    present = np.flatnonzero(Y.getnnz(axis=0))  # its clustering refuses labels without a row
+    Y = Y[:, present].astype(np.float64)
+    model = linear.train_tree(Y, X.astype(np.float64), f"-s 1 -c 1 -e 0.01 -m {threads}")
     folder.mkdir()
     (folder / "model.pickle").write_bytes(pickle.dumps(model))
-    return lambda X, k: ranked(sp.csr_matrix(linear.predict_values(model, X.astype(np.float64))), k)
+    return lambda X, k: present[ranked(sp.csr_matrix(linear.predict_values(model, X.astype(np.float64))), k)]
 
 
 def liblinear(options: str) -> Callable[[sp.csr_matrix, np.ndarray], Callable[[], Any]]:
