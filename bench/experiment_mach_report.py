@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from common import machine_line
+from report import markdown
 from xmc_fast._files import write_text
 from xmc_fast.plots.mach import accuracy_against_memory
 
@@ -48,7 +51,12 @@ def write(figures: dict[str, list[Cell]], documented: Documented, docs: Path) ->
     lines += ["", "## The documented settings", "", *settings(linear, figures["oracle"], documented)]
     lines += ["", "![P@1 against the bytes of the weights](../img/mach_memory.png)", ""]
     lines += ["## Linear base", "", *table(linear), "", *logits(figures["rows"])]
-    lines += ["", *network(rows), TAIL.format(summary=summary(linear, documented))]
+    lines += [
+        "",
+        *network(figures["rows"]),
+        *speed(docs / "results"),
+        TAIL.format(summary=summary(linear, documented)),
+    ]
     write_text(docs / "experiments" / "mach.md", "\n".join(lines))
     picture(linear, documented, docs / "img" / "mach_memory.png")
 
@@ -93,14 +101,15 @@ def vectors(cell: Cell) -> float:
     return float(cell["B"] * cell["R"] / cell["labels"]) if cell["B"] else 1.0
 
 
-def table(cells: list[Cell], all_labels: str = "one-vs-all") -> list[str]:
+def table(cells: list[Cell]) -> list[str]:
     lines = [
         "| data | model | weights kept | P@1 | P@3 | P@5 | MB | vectors | CPU s |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for c in cells:
-        model = f"{c['B']} x {c['R']}" if c["B"] else all_labels
+        model = f"{c['B']} x {c['R']}" if c["B"] else "one-vs-all"
         model += ", hashed features" if c["base"] == "hashed" else ""
+        model += ", logits" if c["outputs"] == "logit" else ""
         keep = "all, float32" if c["keep"] is None else f"{c['keep']}, float16"
         p = " | ".join(f"{c[key]:.2f}" for key in ("p1", "p3", "p5"))
         size = f"{c['mb']:.1f} | {vectors(c):.2f} | {c['cpu_s']:.0f}"
@@ -132,11 +141,46 @@ def network(rows: list[Cell]) -> list[str]:
         "`BucketNetwork()` with its defaults (256 hidden units, 10 epochs, Adam with the rate 0.005, which was chosen "
         "from 0.001, 0.005 and 0.01 on one repetition of EURLex-4K's test rows) on rows of length 1; "
         '"hashed" hashes the features of each repetition '
-        "to a quarter of the columns.",
+        'to a quarter of the columns, "logits" is the mean of the scores instead of their sigmoids.',
         "",
-        *table(cells, "all labels"),
+        *table(cells),
         "",
     ]
+
+
+def speed(results: Path) -> list[str]:
+    """The tables of bench_mach.py, and which limits they come near."""
+    tables = {
+        name: json.loads((results / f"mach_{name}.json").read_text("utf-8"))
+        for name in ("aggregate", "hash", "memory")
+        if (results / f"mach_{name}.json").exists()
+    }
+    if "aggregate" not in tables:
+        return []
+    rows = tables["aggregate"]["rows"]
+    ours = [row for row in rows if row["what"] == "xmc_fast"]
+    shares = {key: [row[key] for row in ours] for key in ("of_l2_floats", "of_adds", "of_byte_lines")}
+    parts = [
+        f"`{key}` {min(values):.2f} to {max(values):.2f} ({'at least' if min(values) >= 0.5 else 'short of'} 0.5)"
+        for key, values in shares.items()
+    ]
+    best = min(row["ratio"] for row in rows if row["what"] != "xmc_fast")
+    lines = [
+        "## Speed",
+        "",
+        "`python bench/bench_mach.py --write docs`, one thread, CPU time, a shared machine (limits are the best rates "
+        "seen in the same run and vary with its load). Aggregation and top-5 of 670,091 labels, R = 32, B = 20,000, "
+        f"batch 128: at least {best:.1f} times the best of numpy and torch. Of the limits: {', '.join(parts)}. "
+        "`of_l2_floats` is the operation as specified, one float32 per label, repetition and instance from L2 and the "
+        "outputs once from memory; `of_adds` one float32 addition each at half the FMA rate; `of_byte_lines` what a "
+        "method with one byte per output cannot avoid, a line of 64 bytes per label, repetition and 64 instances from "
+        "tables of four repetitions in random order, and the outputs once. What keeps us from the last one: sums of "
+        "a byte per label and instance go through memory once per two repetitions, and outputs are read twice. Four "
+        "bits per output halve the tables but let more labels through to be scored in full: a prototype was no faster.",
+    ]
+    for table in tables.values():
+        lines += ["", machine_line(table["machine"]), "", markdown(table["rows"])]
+    return [*lines, ""]
 
 
 def summary(linear: list[Cell], documented: Documented) -> str:

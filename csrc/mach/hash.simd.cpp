@@ -43,6 +43,28 @@ XMC_INLINE __m256i sixteen(const Parts& p, __m512i label) {
   const __m512i B = all(p.buckets);
   return _mm512_cvtepi32_epi16(upper(_mm512_mul_epu32(u, B), _mm512_mul_epu32(_mm512_srli_epi64(u, 32), B)));
 }
+#elif defined(XMC_SIMD_IS_avx2)
+XMC_INLINE __m256i set64(uint64_t x) {
+  return _mm256_set1_epi64x(static_cast<int64_t>(x));
+}
+// The upper halves of the products of even and of odd lanes, side by side.
+XMC_INLINE __m256i upper(__m256i even, __m256i odd) {
+  return _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+XMC_INLINE __m256i eight(const Parts& p, __m256i label) {
+  const auto all = [](uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); };
+  const __m256i a = all(p.a_low), low = set64(p.b_low), odd = _mm256_srli_epi64(label, 32);
+  const __m256i carry = upper(_mm256_add_epi64(_mm256_mul_epu32(label, a), low),
+                              _mm256_add_epi64(_mm256_mul_epu32(odd, a), low));
+  const __m256i u =
+      _mm256_add_epi32(_mm256_add_epi32(_mm256_mullo_epi32(label, all(p.a_high)), all(p.b_high)), carry);
+  const __m256i B = all(p.buckets);
+  return upper(_mm256_mul_epu32(u, B), _mm256_mul_epu32(_mm256_srli_epi64(u, 32), B));
+}
+XMC_INLINE void put16(uint16_t* out, __m256i a, __m256i b) {
+  const __m256i packed = _mm256_packus_epi32(a, b);  // a and b by turns, four numbers each
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(packed, 0xd8));
+}
 #endif
 
 void range(const MachHash& h, uint32_t first, int64_t n, uint16_t* out) {
@@ -62,6 +84,23 @@ void range(const MachHash& h, uint32_t first, int64_t n, uint16_t* out) {
     x = _mm512_add_epi64(x, step);
     y = _mm512_add_epi64(y, step);
   }
+#elif defined(XMC_SIMD_IS_avx2)
+  // a l + b of labels 0, 2, 4, 6; 1, 3, 5, 7; 8, ...; 9, ... of 16: the next 16 need no product
+  __m256i x[4];
+  for (uint32_t j = 0; j < 4; ++j) {
+    const uint64_t l = uint64_t{first} + j / 2 * 8 + j % 2;
+    const auto at = [&](uint64_t more) { return static_cast<int64_t>(h.a * (l + more) + h.b); };
+    x[j] = _mm256_setr_epi64x(at(0), at(2), at(4), at(6));
+  }
+  const __m256i step = set64(16 * h.a), B = set64(h.buckets);
+  for (; i + 16 <= size; i += 16) {
+    __m256i u[4];
+    for (int j = 0; j < 4; ++j) {
+      u[j] = _mm256_mul_epu32(_mm256_srli_epi64(x[j], 32), B);
+      x[j] = _mm256_add_epi64(x[j], step);
+    }
+    put16(out + i, upper(u[0], u[1]), upper(u[2], u[3]));
+  }
 #endif
   for (; i < size; ++i) out[i] = one(p, first + i);
 }
@@ -72,6 +111,11 @@ void list(const MachHash& h, const int32_t* labels, int64_t n, uint16_t* out) {
 #if defined(XMC_SIMD_IS_avx512)
   for (; i + 16 <= n; i += 16) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), sixteen(p, _mm512_loadu_si512(labels + i)));
+  }
+#elif defined(XMC_SIMD_IS_avx2)
+  for (; i + 16 <= n; i += 16) {
+    const auto* l = reinterpret_cast<const __m256i*>(labels + i);
+    put16(out + i, eight(p, _mm256_loadu_si256(l)), eight(p, _mm256_loadu_si256(l + 1)));
   }
 #endif
   for (; i < n; ++i) out[i] = one(p, static_cast<uint32_t>(labels[i]));
