@@ -107,6 +107,9 @@ def test_ties_and_missing(simd, kind):
     assert top.indices[-2:].tolist() == [151, 3]
     assert np.isnan(top.data[-1])
     np.testing.assert_array_equal(top.data[1:3], 2)
+    few = model.predict(x, 4)  # by bounds, which such weights have not
+    np.testing.assert_array_equal(few.indices, top.indices[:4])
+    np.testing.assert_array_equal(few.data, top.data[:4])
 
 
 def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
