@@ -60,8 +60,8 @@ the memory, because the streams are hidden only in part; lines that L1 still hol
 - Output rows of the first shape are 512 KiB apart. Streaming them one after the other in pieces of 128 labels took
   3 ms, eight at a time 7 ms.
 - The second shape's features (1 MiB per 16 rows) do not stay in L2 (1 MiB) beside the streams. In trials on a busy
-  machine the plain forward took 57 ms with weights, indices and output in cache and 66 without, so that lines from L3
-  are the limit. What was tried against it: two or four passes over blocks of 1,024 to 32,768 labels, each with a part
+  machine the plain forward took 57 ms with weights, indices and output in cache and 69 without, so that lines from L3
+  are the limit. What was tried against it: two or four passes over blocks of 4,096 to 32,768 labels, each with a part
   of the ascending lists, so that a pass touches about 0.6 or 0.4 MiB of the features (64 to 82 ms against 58), and
   asking for the lines of the label one, two or four ahead (74 to 83 ms against 76 to 82). Neither is used. The sum of
   the two columns is {far_sum} ms, {far_share} of the L2 bound.
