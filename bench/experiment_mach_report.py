@@ -31,10 +31,10 @@ TAIL = """## What it says
 
 {summary}
 
-Bucket models are denser than label models: a bucket of many labels needs the features of all of them. Without
-pruning the memory of sparse models rises with R instead of falling; with at most 1,000 or 500 weights per bucket it
-falls. What that costs, honestly: one-vs-all pruned in the same way is as accurate at the same size or better (the
-black curve, the last column of the first table). MACH saves memory against *dense* output layers (the column
+Bucket models are denser than label models: a bucket of many labels needs the features of all of them. Without pruning
+the memory of sparse models rises with R instead of falling; with at most 1,000 or 500 weights per bucket it falls.
+What that costs, honestly: one-vs-all pruned in the same way is as accurate at the same size or better (the black
+curve, the last column of the first table; to 0.1 points). MACH saves memory against *dense* output layers (the column
 "vectors") and bounds the number of models to be trained; it does not beat pruned sparse linear models. P@5 needs more
 repetitions than P@1, since two repetitions cannot tell labels apart that share a bucket with a frequent one.
 """
