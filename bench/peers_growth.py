@@ -1,9 +1,10 @@
 """How the whole methods grow with rows, labels and threads: a table and a picture.
 
-    python bench/peers_growth.py [--set eurlex-4k] [--methods ...]
+    python bench/peers_growth.py [--set eurlex-4k] [--methods ...] [--axes threads]
 
-Rows and labels are left out at random (rows without a label then go, too); seconds are CPU seconds of one thread,
-for two threads wall seconds. Each measurement is a process of its own.
+Rows and labels are left out at random (rows without a label then go, too); seconds are CPU seconds of one thread, on
+the axis of threads wall seconds (keep the machine free). Prediction is the first one: ours then builds its layout.
+Each measurement is a process of its own, and replaces the one that results/peers_growth.json has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from peers import FULL, installed, normalized
 from sets import load
 
 METHODS = ["xmc_fast OneVsAll", "PECOS XR-Linear", "omikuji (3 trees)", "napkinXC PLT"]
-SHARES = (0.25, 0.5, 1.0)
+AXES = {"rows": (0.25, 0.5, 1.0), "labels": (0.25, 0.5, 1.0), "threads": (1.0, 2.0)}
+KEY = ("set", "axis", "value", "method")
 
 
 def measure(name: str, method: str, axis: str, value: float) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def main() -> None:
     )
     parser.add_argument("--set", default="eurlex-4k")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
+    parser.add_argument("--axes", nargs="+", choices=AXES, default=AXES, metavar="AXIS")
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "AXIS", "VALUE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -67,12 +70,13 @@ def main() -> None:
         print(json.dumps(measure(args.set, method, axis, float(value))))
         return
     load(args.set), load(args.set, "test")  # fills the cache
-    points = [(axis, share) for axis in ("rows", "labels") for share in SHARES] + [
-        ("threads", float(n)) for n in (1, 2)
-    ]
+    points = [(axis, value) for axis in args.axes for value in AXES[axis]]
     table = common.Table(
-        "peers_growth", ["set", "axis", "value", "rows", "labels", "method", "train_seconds", "predict_us"]
+        "peers_growth", [*KEY[:3], "rows", "labels", "method", "train_seconds", "predict_us"]
     )
+    path = common.RESULTS / "peers_growth.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    found = {tuple(row[key] for key in KEY): row for row in rows}
     for axis, value in points:
         threads = str(int(value)) if axis == "threads" else "1"
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
@@ -81,7 +85,9 @@ def main() -> None:
                 continue
             command = [sys.executable, __file__, "--set", args.set, "--one", method, axis, str(value)]
             run = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-            table.add(**json.loads(run.stdout.strip().splitlines()[-1]))
+            row = json.loads(run.stdout.strip().splitlines()[-1])
+            found[tuple(row[key] for key in KEY)] = row
+    table.rows = list(found.values())
     print(table)
     table.save()
 

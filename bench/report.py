@@ -95,7 +95,8 @@ SECTIONS = (
         "peers_growth",
         "How whole methods grow",
         "python bench/peers_growth.py",
-        "`value` is the share of the rows or labels, or the number of threads; CPU seconds, with threads wall seconds.",
+        "`value` is the share of the rows or labels, or the number of threads; CPU seconds, with threads wall seconds;"
+        " prediction is the first one, in which ours builds its layout.",
         picture=True,
     ),
     Section(
