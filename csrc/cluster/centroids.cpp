@@ -17,121 +17,112 @@ size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-// u_l in a dense row of D cells that need no clearing between labels.
+// u_l in a dense row of D sums, which are all zero between labels.
 class LabelSum {
  public:
   void gather(const CsrView<>& X, const CsrView<>& positives, int64_t label) {
-    if (cells_.empty()) cells_.resize(at(X.cols), {0.f, 0});
-    const auto stamp = static_cast<int32_t>(label + 1);
-    Cell* cells = cells_.data();
-    int64_t size = 0;
+    if (sums_.empty()) sums_.resize(at(X.cols), 0.f);
+    size_ = 0;
     for (int64_t p = positives.begin(label); p < positives.end(label); ++p) {
-      const int64_t row = positives.indices[p], end = X.end(row);
-      if (p + 1 < positives.end(label)) prefetch_row(X, positives.indices[p + 1]);
-      if (used_.size() < at(size + X.size(row))) used_.resize(at(size + X.size(row)) * 2);
-      int32_t* used = used_.data();
-      // Without a branch: whether a column is new cannot be predicted.
-      for (int64_t e = X.begin(row); e < end; ++e) {
-        const int32_t column = X.indices[e];
-        const Cell cell = cells[column];
-        const bool known = cell.stamp == stamp;
-        used[size] = column;
-        size += !known;
-        const uint32_t old = std::bit_cast<uint32_t>(cell.sum) & (0u - uint32_t{known});
-        cells[column] = {std::bit_cast<float>(old) + X.data[e], stamp};
-      }
+      const int64_t row = positives.indices[p], n = X.size(row);
+      if (p + 2 < positives.nnz()) prefetch_row(X, positives.indices[p + 2]);  // maybe the next label's
+      if (used_.size() < at(size_ + n)) used_.resize(at(size_ + n) * 2);
+      size_ = add(X.indices + X.begin(row), X.data + X.begin(row), n, sums_.data(), used_.data(), size_);
     }
-    size_ = size;
-    stamp_ = stamp;
   }
 
-  int64_t size() const { return size_; }
-
-  // The (at most max_features largest) entries, scaled to norm 1; false if their norm is 0. By column, but
-  // see label_centroids for `original`.
-  bool write(int64_t max_features, const int32_t* original, int32_t* indices, float* values) {
-    int64_t n = size_;
-    if (n > max_features) {
-      n = max_features;
-      keep_largest(n, original);
+  // The (at most max_features largest) entries, scaled to norm 1, at most as many as gathered; returns how
+  // many. By column, but see label_centroids for `original`.
+  int64_t write(int64_t max_features, const int32_t* original, int32_t* indices, float* values) {
+    take(original != nullptr);
+    if (static_cast<int64_t>(entries_.size()) > max_features) keep_largest(max_features, original);
+    if (!original && !std::is_sorted(entries_.begin(), entries_.end(), by_column)) {
+      std::sort(entries_.begin(), entries_.end(), by_column);
     }
-    if (!original) sort(n);
     double total = 0;
-    for (int64_t k = 0; k < n; ++k) {
-      indices[k] = used_[at(k)];
-      values[k] = cells_[at(used_[at(k)])].sum;
-      total += static_cast<double>(values[k]) * values[k];
-    }
+    for (const Entry& entry : entries_) total += static_cast<double>(entry.sum) * entry.sum;
     const auto norm = static_cast<float>(std::sqrt(total));
-    if (!(norm > 0)) return false;
-    for (int64_t k = 0; k < n; ++k) values[k] /= norm;
-    return true;
+    if (!(norm > 0)) return 0;
+    for (size_t k = 0; k < entries_.size(); ++k) {
+      indices[k] = entries_[k].column;
+      values[k] = entries_[k].sum / norm;
+    }
+    return static_cast<int64_t>(entries_.size());
   }
+
+  int64_t most() const { return size_; }
 
  private:
-  // Moves the n columns of the largest |sum| (ties: lower column) to the front of used_. Magnitudes compare
-  // like their bits; a histogram of the leading ones finds the bin that the n-th is in.
+  struct Entry {
+    int32_t column;
+    float sum;
+  };
+  static bool by_column(const Entry& a, const Entry& b) { return a.column < b.column; }
+
+  // Adds a row; a column whose sum is still zero is noted in `used`, of which it returns the new size. Without
+  // a branch: whether a column is new cannot be predicted. A sum that is zero again notes its column again.
+  static int64_t add(const int32_t* columns, const float* values, int64_t n, float* sums, int32_t* used,
+                     int64_t size) {
+    for (int64_t e = 0; e < n; ++e) {
+      const int32_t column = columns[e];
+      const float sum = sums[column];
+      used[size] = column;
+      size += sum == 0;
+      sums[column] = sum + values[e];
+    }
+    return size;
+  }
+
+  // Moves the sums other than zero to entries_, each once; by column where many columns are used.
+  void take(bool any_order) {
+    entries_.resize(at(size_));
+    Entry* to = entries_.data();
+    const auto D = static_cast<int64_t>(sums_.size());
+    const bool scan = !any_order && size_ * 16 >= D;
+    for (int64_t k = 0; k < (scan ? D : size_); ++k) {
+      const int32_t column = scan ? static_cast<int32_t>(k) : used_[at(k)];
+      float& sum = sums_[at(column)];
+      if (sum == 0) continue;
+      *to++ = {column, sum};
+      sum = 0;
+    }
+    entries_.resize(static_cast<size_t>(to - entries_.data()));
+  }
+
+  // Leaves the n entries of the largest |sum| (ties: lower column). Magnitudes compare like their bits; a
+  // histogram of the leading ones finds the bin that the n-th is in.
   void keep_largest(int64_t n, const int32_t* original) {
     constexpr int kShift = 20;
-    keys_.resize(at(size_));
+    const auto key = [](const Entry& entry) { return std::bit_cast<uint32_t>(entry.sum) & 0x7fffffffu; };
     bins_.assign(size_t{1} << (31 - kShift), 0);
-    uint32_t* keys = keys_.data();
-    int32_t* used = used_.data();
-    for (int64_t k = 0; k < size_; ++k) {
-      const uint32_t key = std::bit_cast<uint32_t>(cells_[at(used[k])].sum) & 0x7fffffffu;
-      keys[k] = key;
-      ++bins_[key >> kShift];
-    }
+    for (const Entry& entry : entries_) ++bins_[key(entry) >> kShift];
     size_t bin = bins_.size();
-    int64_t above = 0;  // columns in higher bins
+    int64_t above = 0;  // entries in higher bins
     while (above + bins_[bin - 1] < n) above += bins_[--bin];
     --bin;
     fence_.resize(at(bins_[bin]));
-    Keyed* fence = fence_.data();
-    int64_t kept = 0;
-    for (int64_t k = 0; k < size_; ++k) {
-      const size_t own = keys[k] >> kShift;
-      const int32_t column = used[k];
-      if (own == bin) *fence++ = {keys[k], column};
-      used[kept] = column;
+    Entry *fence = fence_.data(), *kept = entries_.data();
+    for (const Entry entry : entries_) {
+      const size_t own = key(entry) >> kShift;
+      if (own == bin) *fence++ = entry;
+      *kept = entry;
       kept += own > bin;
     }
     const auto need = static_cast<std::ptrdiff_t>(n - above);
     std::nth_element(fence_.begin(), fence_.begin() + need, fence_.end(),
-                     [&](const Keyed& a, const Keyed& b) {
-                       if (a.key != b.key) return a.key > b.key;
+                     [&](const Entry& a, const Entry& b) {
+                       if (key(a) != key(b)) return key(a) > key(b);
                        return original ? original[a.column] < original[b.column] : a.column < b.column;
                      });
-    for (std::ptrdiff_t k = 0; k < need; ++k) used_[at(kept++)] = fence_[at(k)].column;
+    std::copy_n(fence_.begin(), need, kept);
+    entries_.resize(at(n));
   }
 
-  // Ascending; a row that uses many columns is found by scanning rather than by sorting.
-  void sort(int64_t n) {
-    if (n < size_ || n * 16 < static_cast<int64_t>(cells_.size())) {
-      std::sort(used_.begin(), used_.begin() + n);
-      return;
-    }
-    size_t out = 0;
-    for (size_t column = 0; column < cells_.size(); ++column) {
-      if (cells_[column].stamp == stamp_) used_[out++] = static_cast<int32_t>(column);
-    }
-  }
-
-  struct Cell {
-    float sum;
-    int32_t stamp;  // the label whose sum this is, plus 1
-  };
-  struct Keyed {
-    uint32_t key;
-    int32_t column;
-  };
-  std::vector<Cell> cells_;
-  std::vector<uint32_t> keys_;
-  std::vector<int64_t> bins_;
-  std::vector<Keyed> fence_;
-  std::vector<int32_t> used_;
+  std::vector<float> sums_;    // per column
+  std::vector<int32_t> used_;  // columns, the first size_
   int64_t size_ = 0;
-  int32_t stamp_ = 0;
+  std::vector<Entry> entries_, fence_;
+  std::vector<int64_t> bins_;
 };
 
 }  // namespace
@@ -153,15 +144,13 @@ Centroids label_centroids(const CsrView<>& X, const CsrView<>& positives, int64_
     const int64_t end = std::min(n_labels, (block + 1) * kLabels);
     for (int64_t label = block * kLabels; label < end; ++label) {
       u.gather(X, positives, label);
-      const size_t old = own_indices.size(), n = at(std::min(u.size(), most));
-      own_indices.resize(old + n);
-      own_values.resize(old + n);
-      if (u.write(most, original, own_indices.data() + old, own_values.data() + old)) {
-        v.indptr[at(label) + 1] = static_cast<int64_t>(n);
-      } else {
-        own_indices.resize(old);
-        own_values.resize(old);
-      }
+      const size_t old = own_indices.size(), room = at(std::min(u.most(), most));
+      own_indices.resize(old + room);
+      own_values.resize(old + room);
+      const int64_t n = u.write(most, original, own_indices.data() + old, own_values.data() + old);
+      v.indptr[at(label) + 1] = n;
+      own_indices.resize(old + at(n));
+      own_values.resize(old + at(n));
     }
     own_indices.shrink_to_fit();
     own_values.shrink_to_fit();

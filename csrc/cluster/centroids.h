@@ -3,7 +3,7 @@
 // without rows has the zero vector and norm 0.
 //
 // X: n x D. positives: L x n, binary (data is ignored), the transpose of the label matrix.
-// Scratch: 8 D bytes per thread.
+// Scratch: 4 D bytes per thread.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kSample = 256;                // labels that a large node's start is made from,
+constexpr int64_t kSample = 64;                 // labels that a large node's start is made from,
 constexpr int kLargeRounds = 6;                 // and the most rounds from there
 constexpr int64_t kScatter = int64_t{1} << 21;  // entries per partial sum of a large node,
 constexpr int64_t kMaxPartial = 8;              // and how many such sums at most

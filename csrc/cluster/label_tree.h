@@ -11,7 +11,7 @@
 // A node has its vectors on features of its own (cluster/rows.h); the root's are read where they are, so that
 // the peak is two copies of all vectors. Nodes of at most kGramLabels labels, and their whole subtrees, are
 // done on their cosines (cluster/gram.h).
-// Larger ones start from the w that a random sample of 256 of their labels ends with, and take at most 6
+// Larger ones start from the w that a random sample of 64 of their labels ends with, and take at most 6
 // rounds more. Leaves have at most max_leaf labels and more than max_leaf/2; exactly max_leaf/2 only where
 // arithmetic leaves no choice (max_leaf + 1 labels with max_leaf even, or max_leaf = 2). Labels with a zero
 // vector are not clustered: they follow after the others, ascending, in leaves of their own (of the same
