@@ -59,8 +59,9 @@ class LabelSum {
   };
   static bool by_column(const Entry& a, const Entry& b) { return a.column < b.column; }
 
-  // Adds a row; a column whose sum is still zero is noted in `used`, of which it returns the new size. Without
-  // a branch: whether a column is new cannot be predicted. A sum that is zero again notes its column again.
+  // Adds a row; a column whose sum is still zero is noted in `used`, of which it returns the new size.
+  // Without a branch: whether a column is new cannot be predicted. A sum that is zero again notes its column
+  // again.
   static int64_t add(const int32_t* columns, const float* values, int64_t n, float* sums, int32_t* used,
                      int64_t size) {
     for (int64_t e = 0; e < n; ++e) {

@@ -7,6 +7,7 @@ import scipy.sparse as sp
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
+SAMPLE = 64  # labels that the start of a large node is made from
 
 
 def mix64(x: int) -> int:
@@ -83,11 +84,11 @@ def two_means(V, ones: int, seed: int, max_iter: int, tol: float) -> np.ndarray:
 def two_means_large(V, ones: int, seed: int, max_iter: int, tol: float) -> np.ndarray:
     n, rng = V.shape[0], Rng(seed)
     sample = list(range(n))
-    for k in range(256):
+    for k in range(SAMPLE):
         j = k + rng.below(n - k)
         sample[k], sample[j] = sample[j], sample[k]
-    own = V[sorted(sample[:256])]
-    side = two_means(own, 256 * ones // n, rng.next(), max_iter, tol)
+    own = V[sorted(sample[:SAMPLE])]
+    side = two_means(own, SAMPLE * ones // n, rng.next(), max_iter, tol)
     return rounds(V, direction(own, side)[0], ones, min(max_iter, 6), tol)
 
 
