@@ -49,6 +49,7 @@ def write(figures: dict[str, list[Cell]], documented: Documented, docs: Path) ->
         if one:
             lines.append(f"| {name} | {one['labels']:,} | {one['train_rows']:,} | {one['rows']:,} |")
     lines += ["", "## The documented settings", "", *settings(linear, figures["oracle"], documented)]
+    lines += confirmed(figures.get("confirm", []))
     lines += ["", "![P@1 against the bytes of the weights](../img/mach_memory.png)", ""]
     lines += ["## Linear base", "", *table(linear), "", *logits(figures["rows"])]
     lines += [
@@ -95,6 +96,20 @@ def settings(linear: list[Cell], oracle: list[Cell], documented: Documented) -> 
             + (f" {pruned['mb']:.1f}, {pruned['p1']:.2f} |" if pruned else " none is |")
         )
     return lines
+
+
+def confirmed(cells: list[Cell]) -> list[str]:
+    """A line per set whose documented setting was chosen on the test rows of the table."""
+    return [
+        line
+        for c in cells
+        for line in (
+            "",
+            f"The setting of {c['data']} was chosen on those test rows. On the {c['rows']:,} rows after them "
+            f"(`... confirm {c['data']} --rows {c['rows']}`): P@1 {c['p1']:.2f} against {c['whole_p1']:.2f}, "
+            f"{c['p1'] - c['whole_p1']:+.2f}.",
+        )
+    ]
 
 
 def vectors(cell: Cell) -> float:
