@@ -7,7 +7,16 @@ import time
 from typing import Any
 
 from xmc_fast.cli import _lightxml, _mach
-from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, size, thousands
+from xmc_fast.cli._common import (
+    Output,
+    UsageError,
+    add_engine,
+    add_threads,
+    open_engine,
+    size,
+    stored,
+    thousands,
+)
 from xmc_fast.cli._load import add_format, load
 
 HELP = "train a model and save it"
@@ -79,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the data and the model folder: xmc-fast train DATA MODEL")
+        raise UsageError("give the data and the model folder: xmc-fast train DATA MODEL")
     *inputs, folder = args.paths
     loaded = load(inputs, args.format, args.threads)
     if args.model == "lightxml":
@@ -115,7 +124,7 @@ def run(args: argparse.Namespace) -> Output:
     text = (
         f"{thousands(weights.n_labels)} labels in {seconds:.1f} s"
         f" ({1e3 * seconds / max(weights.n_labels, 1):.2f} ms per label), {thousands(weights.nnz)} weights,"
-        f" {size(weights.nbytes)} -> {folder}"
+        f" {size(stored(folder))} -> {folder}"
     )
     if facts["not_converged"]:
         text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
@@ -125,6 +134,8 @@ def run(args: argparse.Namespace) -> Output:
 def label_range(text: str) -> tuple[int, int]:
     """ "100:200" -> (100, 200)."""
     first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected A:B, two label ids, got {text!r}")
     return int(first), int(last)
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast._arrays import to_scipy
-from xmc_fast._files import write_text
+from xmc_fast._files import naming, write_text
 from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, write_tensors
 
 FORMAT = "xmc_fast.sparse_model"
@@ -310,8 +310,9 @@ def replace_folder(directory: str | os.PathLike[str], manifest: str = MANIFEST) 
         raise ValueError(f"{target} exists and is not a folder")
     if target.is_dir() and any(target.iterdir()) and not (target / manifest).is_file():
         raise ValueError(f"{target} exists and is not a model folder: it is not overwritten")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
         umask = os.umask(0)
         os.umask(umask)
