@@ -210,6 +210,26 @@ def test_debug_shows_the_traceback(tmp_path):
         main(["info", str(tmp_path / "missing"), "--debug"])
 
 
+def test_what_could_not_be_saved_is_not_trained(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("xmc_fast.linear.OneVsAll.fit", None)
+    (tmp_path / "kept").write_text("")
+    for folder, message in ((tmp_path, "is not a model folder"), (tmp_path / "kept", "is not a folder")):
+        for model in ("linear", "mach"):
+            code, _, err = run(capsys, "train", files / "train.txt", folder, "--model", model)
+            assert code == 1
+            assert message in err
+
+
+@pytest.mark.parametrize("command", [["predict", "model"], ["convert"]])
+def test_an_input_is_not_replaced(files, model, capsys, command):
+    before = (files / "test.txt").read_bytes()
+    command = [files / "model" if word == "model" else word for word in command]
+    code, _, err = run(capsys, *command, files / "test.txt", files / "." / "test.txt")
+    assert code == 2
+    assert "is also an input" in err
+    assert (files / "test.txt").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

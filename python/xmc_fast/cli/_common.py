@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,12 @@ def open_engine(args: argparse.Namespace) -> Iterator[Any]:
 def thousands(n: int) -> str:
     """1234567 -> "1,234,567"."""
     return f"{n:,}"
+
+
+def check_output(out: str, inputs: Sequence[str]) -> None:
+    """An error where the output would replace an input."""
+    if any(Path(out).resolve() == Path(path).resolve() for path in inputs):
+        raise UsageError(f"the output {out} is also an input: give another name")
 
 
 def stored(folder: str | Path) -> int:

@@ -7,7 +7,16 @@ import time
 from typing import Any
 
 from xmc_fast.cli import _lightxml, _mach
-from xmc_fast.cli._common import Output, UsageError, add_engine, add_threads, open_engine, positive, thousands
+from xmc_fast.cli._common import (
+    Output,
+    UsageError,
+    add_engine,
+    add_threads,
+    check_output,
+    open_engine,
+    positive,
+    thousands,
+)
 from xmc_fast.cli._load import Loaded, add_format, add_propensity, guess, load, propensities
 
 HELP = "predict the k best labels of each point"
@@ -48,6 +57,7 @@ def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
         raise UsageError("give the data and the output: xmc-fast predict MODEL DATA OUT")
     *inputs, out = args.paths
+    check_output(out, inputs)
     if args.mix is not None and not args.optimize:
         raise UsageError("--mix needs --optimize")
     if args.mix is not None and not 0 <= args.mix <= 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 from xmc_fast.cli import _lightxml, _mach
@@ -90,6 +91,8 @@ def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
         raise UsageError("give the data and the model folder: xmc-fast train DATA MODEL")
     *inputs, folder = args.paths
+    if args.checkpoint is None or Path(args.checkpoint).resolve() != Path(folder).resolve():
+        check_target(folder, args.model)
     loaded = load(inputs, args.format, args.threads)
     if args.model == "lightxml":
         return _lightxml.train(args, loaded, folder)
@@ -129,6 +132,13 @@ def run(args: argparse.Namespace) -> Output:
     if facts["not_converged"]:
         text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
     return Output(text, facts)
+
+
+def check_target(folder: str, model: str) -> None:
+    """An error before the training, not after it, where the model could not be saved."""
+    from xmc_fast.model.storage import MANIFEST, check_replaceable
+
+    check_replaceable(Path(folder), "mach.json" if model == "mach" else MANIFEST)
 
 
 def label_range(text: str) -> tuple[int, int]:
