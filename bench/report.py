@@ -308,7 +308,10 @@ SECTIONS = (
 )
 
 
-TABLES = list(dict.fromkeys([*(s.table for s in SECTIONS), *(part.table for part in PARTS.values())]))
+DECIDE = [
+    f"decide_{key}" for key in ("gap", "thresholds", "starts", "rules")
+]  # bench_decide.py writes their page
+TABLES = list(dict.fromkeys([*(s.table for s in SECTIONS), *(p.table for p in PARTS.values()), *DECIDE]))
 
 
 def load(folder: Path = KEPT) -> dict[str, dict[str, Any]]:
