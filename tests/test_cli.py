@@ -117,7 +117,6 @@ def test_predict_optimizes_every_metric_by_its_name(files, model, tmp_path, caps
     for options, message in (
         (("--optimize", "psp"), "--optimize psp needs --train"),
         (("--optimize", "macro-g"), "unknown metric 'macro-g', known: precision, psp"),
-        (("--mix", "0.5"), "--mix needs --optimize"),
     ):
         code, _, err = run(capsys, "predict", model, files / "test.txt", out, *options)
         assert code == 1
@@ -133,6 +132,9 @@ def test_text_model(files, tmp_path, capsys):
     )
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 200
     code, _, err = run(capsys, "evaluate", folder, files / "test.txt")
+    assert code == 2
+    assert "the model takes raw text: give the texts and the labels" in err
+    code, _, err = run(capsys, "evaluate", folder, files / "test.txt", "--format", "xmc")
     assert code == 1
     assert "the model takes raw text, the data is features" in err
 
@@ -151,18 +153,44 @@ def test_plot(files, model, tmp_path, capsys, kind):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["train", "missing.txt", "m"], "missing.txt"),
-        (["train", "only-one"], "give the data and the model folder"),
+        (["train", "missing.txt", "m"], "missing.txt: No such file or directory"),
         (["predict", "nowhere", "a", "b"], "nowhere is not a model folder"),
-        (["predict", "nowhere", "a"], "give the data and the output"),
         (["info", "--format", "pair", "a"], "format pair takes 2 file(s), got 1"),
-        (["convert", "x"], "give the input and the output"),
+        (["info", "."], ". is a folder, but not a model"),
+        (["train", ".", "m"], ". is a folder, expected a data file"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, args, message):
     monkeypatch.chdir(tmp_path)
+    check_error(capsys, args, message, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train", "only-one"], "give the data and the model folder"),
+        (["predict", "nowhere", "a"], "give the data and the output"),
+        (["convert", "x"], "give the input and the output"),
+        (["plot", "labels", "x"], "give the input and the picture"),
+        (["merge", "x"], "give the parts and the output"),
+        (["predict", "m", "a", "b", "--mix", "0.5"], "--mix needs --optimize"),
+        (
+            ["predict", "m", "a", "b", "--optimize", "coverage", "--mix", "2"],
+            "--mix must be from 0 to 1, got 2",
+        ),
+        (["predict", "m", "a", "b", "--propensity", "amazon"], "--propensity needs --train"),
+        (["evaluate", "m", "a", "--propensity", "amazon"], "--propensity needs --train"),
+        (["evaluate", "m", "a", "--bins"], "--bins needs --train"),
+    ],
+)
+def test_arguments_that_do_not_go_together_exit_with_2(tmp_path, monkeypatch, capsys, args, message):
+    monkeypatch.chdir(tmp_path)
+    check_error(capsys, args, message, 2)
+
+
+def check_error(capsys, args, message, expected):
     code, out, err = run(capsys, *args)
-    assert code == 1
+    assert code == expected
     assert out == ""
     assert err.startswith(f"xmc-fast {args[0]}: error: ")
     assert message in err
@@ -182,11 +210,64 @@ def test_debug_shows_the_traceback(tmp_path):
         main(["info", str(tmp_path / "missing"), "--debug"])
 
 
-def test_wrong_usage_exits_with_2(capsys):
+def test_what_could_not_be_saved_is_not_trained(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("xmc_fast.linear.OneVsAll.fit", None)
+    (tmp_path / "kept").write_text("")
+    for folder, message in ((tmp_path, "is not a model folder"), (tmp_path / "kept", "is not a folder")):
+        for model in ("linear", "mach"):
+            code, _, err = run(capsys, "train", files / "train.txt", folder, "--model", model)
+            assert code == 1
+            assert message in err
+
+
+@pytest.mark.parametrize("command", [["predict", "model"], ["convert"]])
+def test_an_input_is_not_replaced(files, model, capsys, command):
+    before = (files / "test.txt").read_bytes()
+    command = [files / "model" if word == "model" else word for word in command]
+    code, _, err = run(capsys, *command, files / "test.txt", files / "." / "test.txt")
+    assert code == 2
+    assert "is also an input" in err
+    assert (files / "test.txt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nonsense"], "invalid choice"),
+        (
+            ["train", "a", "b", "--treads", "2"],
+            "xmc-fast train: error: unknown argument --treads, did you mean",
+        ),
+        (["predict", "m", "a", "b", "-k", "0"], "argument -k: expected a whole number from 1 on, got '0'"),
+        (["train", "a", "b", "--labels", "1-2"], "argument --labels: expected A:B, two label ids, got '1-2'"),
+    ],
+)
+def test_wrong_usage_exits_with_2(capsys, args, message):
     with pytest.raises(SystemExit) as stop:
-        main(["nonsense"])
+        main(args)
     assert stop.value.code == 2
-    assert "invalid choice" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
+
+
+def test_probabilities_need_a_calibrated_model(files, tmp_path, capsys):
+    train, plain = files / "train.txt", tmp_path / "plain"
+    run_json(capsys, "train", train, plain)
+    for option in (["--proba"], ["--optimize", "coverage"]):
+        code, _, err = run(capsys, "predict", plain, train, tmp_path / "out.txt", *option)
+        assert code == 1
+        assert f"{option[0]} needs a calibrated model: xmc-fast train ... --calibrate" in err
+
+
+def test_a_propensity_of_no_known_name(files, model, capsys):
+    more = ("--train", files / "train.txt", "--propensity", "wiki")
+    code, _, err = run(capsys, "evaluate", model, files / "test.txt", *more)
+    assert code == 1
+    assert "--propensity must be one of wikipedia, amazon, default, or A,B (two numbers), got 'wiki'" in err
+
+
+def test_info_lists_the_parameters_once(model, capsys):
+    _, out, _ = run(capsys, "info", model)
+    assert out.count("squared_hinge") == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -200,8 +281,15 @@ def test_help_has_examples(capsys, command):
 def test_unwritable_output_leaves_nothing(files, model, tmp_path, capsys):
     code, _, err = run(capsys, "predict", model, files / "test.txt", tmp_path / "no" / "out.txt")
     assert code == 1
-    assert "no" in err
+    assert (
+        err
+        == f"xmc-fast predict: error: {tmp_path / 'no' / 'out.txt'}: cannot write: No such file or directory\n"
+    )
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    code, _, err = run(capsys, "train", files / "train.txt", tmp_path / "file" / "model")
+    assert code == 1
+    assert f"{tmp_path / 'file' / 'model'}: cannot write: " in err
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name == "nt", reason="needs POSIX signals")

@@ -66,7 +66,7 @@ def test_train_and_predict_on_an_engine(train, tmp_path, capsys):
     assert files(tmp_path / "one") == files(tmp_path / "two")
     facts = call(capsys, "predict", tmp_path / "two", train, tmp_path / "p.txt", "--engine", "threading")
     assert facts["points"] == 300
-    assert main(["train", str(train), str(tmp_path / "x"), "--address", "tcp://127.0.0.1:1"]) == 1
+    assert main(["train", str(train), str(tmp_path / "x"), "--address", "tcp://127.0.0.1:1"]) == 2
     assert "--address needs --engine" in capsys.readouterr().err
 
 

@@ -73,7 +73,8 @@ def page(name, n_labels, sections, command):
     return f"""# Which metrics notice that rare labels are never learned?
 
 One-vs-all models on {name}, all tested on all {n_labels:,} labels. One is trained on all labels, the others only
-on the most frequent ones: they can never predict any other label right.
+on the most frequent ones: they can never predict any other label right. Made by
+`{command}`.
 
 {chr(10).join(sections)}
 ## What it shows
@@ -84,8 +85,7 @@ is why `metrics.report` always shows macro metrics beside P@k. The same experime
 most frequent labels (thesis of E. Schultheis, Aalto University, 2025, table 4.1): P@5 63.74 to 58.21, PSP@5 70.35
 to 57.41, macro-F1@5 32.84 to 3.77, coverage@5 60.88 to 7.52.
 
-Macro metrics average over all labels, 0/0 = 0; PSP is normalised, propensities by the "default" preset. Made by
-`{command}`.
+Macro metrics average over all labels, 0/0 = 0; PSP is normalised, propensities by the "default" preset.
 """
 
 

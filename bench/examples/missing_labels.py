@@ -165,7 +165,8 @@ def main() -> None:
     text = f"""# Missing labels, made on purpose
 
 {args.data}, {Y.shape[0]:,} rows and the {Y.shape[1]:,} labels with at least {args.min_points} training points. Label
-j is kept with probability p_j, drawn from [0.1, 0.9]. Figures in %.
+j is kept with probability p_j, drawn from [0.1, 0.9]. Figures in %. Made by
+`python bench/examples/missing_labels.py --data {args.data} --write docs/experiments`.
 
 ## Training
 
@@ -190,8 +191,6 @@ upper bound is steady but far off: mean ± standard deviation.
 {recall_table(grid, estimates)}
 
 ![estimates of recall against propensity](missing_labels.png)
-
-Made by `python bench/examples/missing_labels.py --data {args.data} --write docs/experiments`.
 """
     print(text)
     if args.write:

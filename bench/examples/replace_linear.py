@@ -3,6 +3,7 @@
     python bench/examples/replace_linear.py [--labels 670091] [--fan-in 32]
 
 A model that ends in ``nn.Linear(hidden, labels)`` needs weight, gradient and two Adam moments of that size.
+Needs torch: ``pip install '.[nn]' -c constraints.txt``.
 """
 
 from __future__ import annotations

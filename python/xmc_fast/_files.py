@@ -10,10 +10,20 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """An error of the block names ``target``, not the temporary file beside it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write: {error.strerror}", str(target)) from None
+
+
+@contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside ``path``, renamed onto it when the block ends well, else removed."""
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    with naming(target):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmc_fast import __version__
-from xmc_fast.cli._common import Output
+from xmc_fast.cli._common import Output, UsageError
 
 COMMANDS = ("demo", "info", "convert", "train", "predict", "evaluate", "plot", "merge", "status")
 
@@ -38,8 +39,22 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.configure(sub)
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, parser=sub)
     return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments of a command; an unknown option is an error that names the command and the nearest option."""
+    args, unknown = build_parser().parse_known_args(argv)
+    if unknown:
+        options = [o for action in args.parser._actions for o in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].split("=")[0], options, 1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        args.parser.exit(
+            2,
+            f"{args.parser.prog}: error: unknown argument {unknown[0]}{hint} (see {args.parser.prog} --help)\n",
+        )
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Ctrl-C is left to the caller (``xmc_fast.__main__``).
     """
-    args = build_parser().parse_args(argv)
+    args = parse(argv)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
@@ -61,9 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         if args.debug:
             raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"xmc-fast {args.command}: error: {message}", file=sys.stderr)
-        return 1
+        print(f"xmc-fast {args.command}: error: {_message(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _message(error: Exception) -> str:
+    """One line: "file: what is wrong" for errors of the system, else what the error says."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _show_note(message: Warning | str, *_: Any) -> None:

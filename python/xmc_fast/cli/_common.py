@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+
+class UsageError(ValueError):
+    """Options or arguments that do not go together: exit code 2."""
 
 
 @dataclass
@@ -15,6 +20,13 @@ class Output:
 
     text: str
     data: dict[str, Any] = field(default_factory=dict)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, as argparse's ``type``."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +57,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[Any]:
     """What ``--engine`` and ``--address`` mean, connected, as an estimator's ``engine``."""
     if args.engine is None:
         if args.address is not None:
-            raise ValueError("--address needs --engine")
+            raise UsageError("--address needs --engine")
         yield None
         return
     from xmc_fast import engine
@@ -60,6 +72,17 @@ def open_engine(args: argparse.Namespace) -> Iterator[Any]:
 def thousands(n: int) -> str:
     """1234567 -> "1,234,567"."""
     return f"{n:,}"
+
+
+def check_output(out: str, inputs: Sequence[str]) -> None:
+    """An error where the output would replace an input."""
+    if any(Path(out).resolve() == Path(path).resolve() for path in inputs):
+        raise UsageError(f"the output {out} is also an input: give another name")
+
+
+def stored(folder: str | Path) -> int:
+    """Bytes of the files of a folder."""
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
 def size(n: float) -> str:

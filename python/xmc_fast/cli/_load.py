@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 FORMATS = ("auto", "xmc", "libsvm", "libsvm1", "pair", "npz", "text", "jsonl")
@@ -40,22 +41,25 @@ def add_propensity(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--propensity",
-        default="default",
         metavar="P",
         help="default, wikipedia, amazon, or A,B of the propensity model (needs --train)",
     )
 
 
-def propensities(train_labels: Any, choice: str) -> Any:
+def propensities(train_labels: Any, choice: str | None) -> Any:
     """Propensities of the labels by a preset's name or by "A,B"."""
     from xmc_fast import propensity
 
-    if "," not in choice:
+    choice = choice or "default"
+    if choice in propensity.PRESETS:
         return propensity.estimate(train_labels, choice)
     try:
         a, b = map(float, choice.split(","))
     except ValueError:
-        raise ValueError(f"--propensity must be a preset or A,B (two numbers), got {choice!r}") from None
+        presets = ", ".join(propensity.PRESETS)
+        raise ValueError(
+            f"--propensity must be one of {presets}, or A,B (two numbers), got {choice!r}"
+        ) from None
     return propensity.estimate(train_labels, propensity.JPV(a, b))
 
 
@@ -67,6 +71,9 @@ def load(paths: Sequence[str], form: str, threads: int | None = None) -> Loaded:
     expected = 2 if form in ("pair", "npz", "text") else 1
     if len(paths) != expected:
         raise ValueError(f"format {form} takes {expected} file(s), got {len(paths)}: {' '.join(paths)}")
+    for path in paths:
+        if Path(path).is_dir():
+            raise ValueError(f"{path} is a folder, expected a data file")
     if form == "text":
         texts = data.read_text(*paths)
         return Loaded(None, texts.Y, list(texts.texts))

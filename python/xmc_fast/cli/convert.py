@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from xmc_fast._files import atomic_path
-from xmc_fast.cli._common import Output, add_threads, thousands
+from xmc_fast.cli._common import Output, UsageError, add_threads, check_output, thousands
 from xmc_fast.cli._load import add_format, load
 
 HELP = "convert a data set to repository text (.txt, also .gz and .xz) or to scipy .npz"
@@ -24,8 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the input and the output: xmc-fast convert IN OUT")
+        raise UsageError("give the input and the output: xmc-fast convert IN OUT")
     *inputs, out = args.paths
+    check_output(out, inputs)
     loaded = load(inputs, args.format, args.threads)
     if loaded.X is None:
         raise ValueError(

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads, size, thousands
+from xmc_fast.cli._common import Output, add_threads, size, stored, thousands
 from xmc_fast.cli._svg import grouped_bars
 
 HELP = "train, predict and evaluate on the embedded data set; save the model and a picture"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Output:
         "",
         *examples(demo, prediction),
         "",
-        f"model ({size(model.nbytes)}): {out / 'model'}   picture: {out / 'report.svg'}",
+        f"model ({size(stored(out / 'model'))}): {out / 'model'}   picture: {out / 'report.svg'}",
     ]
     facts = {
         "train_seconds": trained - start,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads
-from xmc_fast.cli._load import add_format, add_propensity, load, propensities
-from xmc_fast.cli.predict import load_model, predict_loaded
+from xmc_fast.cli._common import Output, UsageError, add_threads, positive
+from xmc_fast.cli._load import add_format, add_propensity, guess, load, propensities
+from xmc_fast.cli.predict import load_model, predict_loaded, takes_text
 
 HELP = "predict a test set and print every metric"
 EXAMPLES = (
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="DATA", help="the test file (or two)")
     add_format(parser)
     parser.add_argument(
-        "-k", type=int, nargs="+", default=[1, 3, 5], metavar="K", help="cut-offs (default 1 3 5)"
+        "-k", type=positive, nargs="+", default=[1, 3, 5], metavar="K", help="cut-offs (default 1 3 5)"
     )
     add_propensity(parser)
     parser.add_argument(
@@ -36,7 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Output:
     from xmc_fast import metrics
 
+    if not args.train and (args.bins or args.propensity):
+        what = "--bins" if args.bins else "--propensity"
+        raise UsageError(f"{what} needs --train: label frequencies are those of the training set")
     model = load_model(args.model)
+    if args.format == "auto" and takes_text(model) and guess(args.paths) in ("xmc", "libsvm"):
+        raise UsageError("the model takes raw text: give the texts and the labels, MODEL TEXTS LABELS")
     loaded = load(args.paths, args.format, args.threads)
     options: dict[str, Any] = {}
     if args.train:
@@ -44,8 +49,6 @@ def run(args: argparse.Namespace) -> Output:
         options["propensity"] = propensities(train_labels, args.propensity)
         if args.bins:
             options["bins"] = metrics.frequency_bins(train_labels)
-    elif args.bins:
-        raise ValueError("--bins needs --train: label frequencies are those of the training set")
     prediction = predict_loaded(model, loaded, max(args.k), args.threads)
     report = metrics.report(
         loaded.Y, prediction, k=args.k, bootstrap=args.bootstrap, n_jobs=args.threads, **options

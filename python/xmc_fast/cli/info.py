@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from xmc_fast.cli import _lightxml, _mach
 from xmc_fast.cli._common import Output, add_threads, thousands
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> Output:
     if is_model_folder(args.paths[0]):
         return model_info(args.paths[0])
 
+    if Path(args.paths[0]).is_dir():
+        raise ValueError(f"{args.paths[0]} is a folder, but not a model (it has no manifest.json)")
     loaded = load(args.paths, args.format, args.threads)
     if loaded.texts is not None:
         counts = {
@@ -51,6 +54,4 @@ def model_info(folder: str) -> Output:
 
     model = SparseModel.load(folder)
     description = describe_model(model)
-    parameters = [f"{key:<20} {value}" for key, value in (model.params or {}).items()]
-    text = "\n".join([str(description), *(["trained with:", *parameters] if parameters else [])])
-    return Output(text, {**description.to_dict(), "params": model.params})
+    return Output(str(description), {**description.to_dict(), "params": model.params})

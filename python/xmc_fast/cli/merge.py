@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads, size, thousands
+from xmc_fast.cli._common import Output, UsageError, add_threads, positive, size, thousands
 
 HELP = "join models of label ranges into one model, or their predictions into the k best"
 EXAMPLES = (
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="+", metavar="PART", help="model folders or prediction files, then OUT"
     )
-    parser.add_argument("-k", type=int, default=5, help="labels per point to keep (default 5)")
+    parser.add_argument("-k", type=positive, default=5, help="labels per point to keep (default 5)")
     parser.add_argument(
         "--first-labels", type=int, nargs="+", metavar="L", help="predictions: the first label of each part"
     )
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the parts and the output: xmc-fast merge PART... OUT")
+        raise UsageError("give the parts and the output: xmc-fast merge PART... OUT")
     *parts, out = args.paths
     return merge_predictions(parts, out, args) if args.first_labels else merge_models(parts, out)
 

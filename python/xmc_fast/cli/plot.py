@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from xmc_fast.cli._common import Output, add_threads
+from xmc_fast.cli._common import Output, UsageError, add_threads
 from xmc_fast.cli._load import add_format, load
 
 HELP = "draw a picture (needs matplotlib: pip install 'xmc-fast[plots]')"
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the input and the picture: xmc-fast plot KIND IN PICTURE")
+        raise UsageError("give the input and the picture: xmc-fast plot KIND IN PICTURE")
     *inputs, picture = args.paths
     ax = KINDS[args.kind](inputs, args)
     figure = ax.figure
@@ -57,7 +57,7 @@ def pruning(inputs: list[str], args: argparse.Namespace) -> Any:
     from xmc_fast.model import SparseModel
 
     if len(inputs) < 2:
-        raise ValueError(
+        raise UsageError(
             "give the model, the test data and the picture: xmc-fast plot pruning MODEL TEST PICTURE"
         )
     loaded = load(inputs[1:], args.format, args.threads)

@@ -7,7 +7,16 @@ import time
 from typing import Any
 
 from xmc_fast.cli import _lightxml, _mach
-from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, thousands
+from xmc_fast.cli._common import (
+    Output,
+    UsageError,
+    add_engine,
+    add_threads,
+    check_output,
+    open_engine,
+    positive,
+    thousands,
+)
 from xmc_fast.cli._load import Loaded, add_format, add_propensity, guess, load, propensities
 
 HELP = "predict the k best labels of each point"
@@ -24,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="DATA", help="the test file (or two), then the output file"
     )
     add_format(parser)
-    parser.add_argument("-k", type=int, default=5, help="labels per point (default 5)")
+    parser.add_argument("-k", type=positive, default=5, help="labels per point (default 5)")
     parser.add_argument(
         "--proba", action="store_true", help="probabilities instead of scores (calibrated models)"
     )
@@ -34,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mix", type=float, metavar="X", help="share of P@k mixed into the metric, 0 to 1")
     parser.add_argument(
         "--candidates",
-        type=int,
+        type=positive,
         default=100,
         metavar="N",
         help="labels per point that --optimize chooses from (default 100)",
@@ -46,11 +55,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the data and the output: xmc-fast predict MODEL DATA OUT")
+        raise UsageError("give the data and the output: xmc-fast predict MODEL DATA OUT")
     *inputs, out = args.paths
+    check_output(out, inputs)
     if args.mix is not None and not args.optimize:
-        raise ValueError("--mix needs --optimize")
+        raise UsageError("--mix needs --optimize")
+    if args.mix is not None and not 0 <= args.mix <= 1:
+        raise UsageError(f"--mix must be from 0 to 1, got {args.mix:g}")
+    if args.propensity and not args.train:
+        raise UsageError("--propensity needs --train: label frequencies are those of the training set")
     model = load_model(args.model)
+    check_probabilities(model, args)
     start = time.perf_counter()
     rows = optimized(model, inputs, out, args) if args.optimize else streamed(model, inputs, out, args)
     seconds = time.perf_counter() - start
@@ -70,6 +85,18 @@ def load_model(folder: str) -> Any:
     if _lightxml.is_folder(folder):
         return _lightxml.load(folder)
     return pipeline.load_model(folder)
+
+
+def check_probabilities(model: Any, args: argparse.Namespace) -> None:
+    """A metric must be known, and a linear model calibrated, before anything is read."""
+    from xmc_fast import decide
+
+    if args.optimize and args.optimize != "psp":
+        decide.metric(args.optimize)
+    linear = getattr(model, "model", model)  # of a text model
+    if (args.proba or args.optimize) and getattr(linear, "calibration", linear) is None:
+        option = "--optimize" if args.optimize else "--proba"
+        raise ValueError(f"{option} needs a calibrated model: xmc-fast train ... --calibrate HELD_OUT_DATA")
 
 
 def takes_text(model: Any) -> bool:

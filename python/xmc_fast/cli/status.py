@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> Output:
     unit, left = facts["unit"], facts["total"] - facts["done"]
     lines = [f"{thousands(facts['done'])} of {thousands(facts['total'])} {unit} done"]
     if facts["per_hour"] is not None:
-        lines.append(f"{facts['per_hour']:,.4g} {unit} per hour")
+        rate = facts["per_hour"]
+        lines.append(f"{rate:,.0f} {unit} per hour" if rate >= 100 else f"{rate:.3g} {unit} per hour")
     if facts["seconds_since_last"] is not None:
         lines.append(f"last one {duration(facts['seconds_since_last'])} ago")
     if not left:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 from xmc_fast.cli import _lightxml, _mach
-from xmc_fast.cli._common import Output, add_engine, add_threads, open_engine, size, thousands
+from xmc_fast.cli._common import (
+    Output,
+    UsageError,
+    add_engine,
+    add_threads,
+    open_engine,
+    size,
+    stored,
+    thousands,
+)
 from xmc_fast.cli._load import add_format, load
 
 HELP = "train a model and save it"
@@ -79,8 +89,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     if len(args.paths) < 2:
-        raise ValueError("give the data and the model folder: xmc-fast train DATA MODEL")
+        raise UsageError("give the data and the model folder: xmc-fast train DATA MODEL")
     *inputs, folder = args.paths
+    if args.checkpoint is None or Path(args.checkpoint).resolve() != Path(folder).resolve():
+        check_target(folder, args.model)
     loaded = load(inputs, args.format, args.threads)
     if args.model == "lightxml":
         return _lightxml.train(args, loaded, folder)
@@ -115,16 +127,25 @@ def run(args: argparse.Namespace) -> Output:
     text = (
         f"{thousands(weights.n_labels)} labels in {seconds:.1f} s"
         f" ({1e3 * seconds / max(weights.n_labels, 1):.2f} ms per label), {thousands(weights.nnz)} weights,"
-        f" {size(weights.nbytes)} -> {folder}"
+        f" {size(stored(folder))} -> {folder}"
     )
     if facts["not_converged"]:
         text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
     return Output(text, facts)
 
 
+def check_target(folder: str, model: str) -> None:
+    """An error before the training, not after it, where the model could not be saved."""
+    from xmc_fast.model.storage import MANIFEST, check_replaceable
+
+    check_replaceable(Path(folder), "mach.json" if model == "mach" else MANIFEST)
+
+
 def label_range(text: str) -> tuple[int, int]:
     """ "100:200" -> (100, 200)."""
     first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected A:B, two label ids, got {text!r}")
     return int(first), int(last)
 
 

@@ -45,7 +45,6 @@ class ModelDescription:
             f"size        {self.nbytes / 1e6:,.1f} MB",
             f"bias        {self.bias}, rows normalised: {'yes' if self.normalize else 'no'},"
             f" calibrated: {'yes' if self.calibrated else 'no'}",
-            *(f"{key:<11} {value}" for key, value in self.params.items()),
             "|weight|",
         ]
         edges, counts = self.histogram["edges"], self.histogram["counts"]
@@ -53,6 +52,8 @@ class ModelDescription:
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
             bar = "#" * round(40 * count / top)
             lines.append(f"  {low:<8.3g} to {high:<8.3g} {count:>14,.0f} {bar}".rstrip())
+        if self.params:
+            lines += ["trained with", *(f"  {key:<16} {value}" for key, value in self.params.items())]
         return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast._arrays import to_scipy
-from xmc_fast._files import write_text
+from xmc_fast._files import naming, write_text
 from xmc_fast.model._tensors import ModelFormatError, Tensors, read_tensors, write_tensors
 
 FORMAT = "xmc_fast.sparse_model"
@@ -299,6 +299,14 @@ def read_blocks(
     return blocks
 
 
+def check_replaceable(target: Path, manifest: str = MANIFEST) -> None:
+    """An error unless a model can be saved there: nothing, an empty folder, or a model, a file named ``manifest``."""
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} exists and is not a folder")
+    if target.is_dir() and any(target.iterdir()) and not (target / manifest).is_file():
+        raise ValueError(f"{target} exists and is not a model folder: it is not overwritten")
+
+
 @contextlib.contextmanager
 def replace_folder(directory: str | os.PathLike[str], manifest: str = MANIFEST) -> Iterator[Path]:
     """A temporary folder beside ``directory`` that takes its place when the block ends well.
@@ -306,12 +314,10 @@ def replace_folder(directory: str | os.PathLike[str], manifest: str = MANIFEST) 
     An existing folder is replaced only if it is empty or holds a model, a file named ``manifest``.
     """
     target = Path(directory)
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{target} exists and is not a folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / manifest).is_file():
-        raise ValueError(f"{target} exists and is not a model folder: it is not overwritten")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    check_replaceable(target, manifest)
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
         umask = os.umask(0)
         os.umask(umask)

@@ -1,0 +1,124 @@
+"""Figures in the documentation: pages agree with docs/results, and the commands beside the tables exist.
+
+`test_performance_pages_agree_with_their_results` (test_docs.py) checks the pages that bench/report.py writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS, BENCH = ROOT / "docs", ROOT / "bench"
+PAGES = [ROOT / "README.md", BENCH / "README.md", *sorted(DOCS.rglob("*.md"))]
+MEASURED = re.compile(r"^\|.*?\|[^|\n]*\d\.\d.*\|$", re.M)  # a table row with a decimal figure
+FENCED = re.compile(r"^```.*?^```", re.S | re.M)
+COMMAND = re.compile(r"^python\s+(bench/[\w/]+\.py)(.*)", re.S)
+PLACEHOLDER = re.compile(r"[A-Z\d.,]+$")
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Imports a module of bench/."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def sections(text):
+    """The head of a page and its parts from heading to heading."""
+    head, *parts = re.split(r"^(?=## )", text, flags=re.M)
+    return head, parts
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_measured_table_has_its_command_in_the_section_or_the_head(page):
+    head, parts = sections(page.read_text("utf-8"))
+    for part in [head, *parts]:
+        if MEASURED.search(part):
+            title = part.splitlines()[0]
+            assert "python bench/" in part or "python bench/" in head, (
+                f"{name(page)}: no command at {title!r}"
+            )
+
+
+def constants(script, seen=()):
+    """The strings in a script and in the scripts beside it that it imports."""
+    tree = ast.parse(script.read_text("utf-8"))
+    found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    for node in ast.walk(tree):
+        modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for module in modules:
+            path = BENCH / f"{module}.py"
+            if path.is_file() and path not in seen:
+                found |= constants(path, (*seen, script, path))
+    return found
+
+
+def commands(text):
+    """Script and arguments of every `python bench/...` in a page: lines of blocks, and code in sentences."""
+    lines = [line for block in FENCED.findall(text) for line in block.splitlines()]
+    for code in lines + re.findall(r"`([^`]+)`", FENCED.sub("", text)):
+        match = COMMAND.match(code.removeprefix("$ "))
+        if match:
+            yield match[1], match[2].split("#")[0].split()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_name_scripts_parts_and_options_that_exist(page):
+    for script, arguments in commands(page.read_text("utf-8")):
+        assert (ROOT / script).is_file(), f"{name(page)} names {script}"
+        known = constants(ROOT / script)
+        options = [a for a in arguments if a.startswith(("-", "[-"))]
+        first = arguments.index(options[0]) if options else len(arguments)
+        for word in (a.strip("[]") for a in [*arguments[:first], *options]):
+            assert word in known or PLACEHOLDER.match(word), f"{name(page)}: {script} does not know {word!r}"
+
+
+def test_the_page_of_declare_agrees_with_its_results(bench):
+    kept = json.loads((DOCS / "results" / "declare.json").read_text("utf-8"))
+    page = bench("experiment_declare").page(kept)
+    assert (DOCS / "experiments" / "declare.md").read_text("utf-8") == page
+
+
+def test_the_page_of_mach_agrees_with_its_results(bench, tmp_path):
+    pytest.importorskip("matplotlib").use("Agg")
+    shutil.copytree(DOCS / "results", tmp_path / "results")
+    figures = json.loads((tmp_path / "results" / "mach_accuracy.json").read_text("utf-8"))
+    (tmp_path / "experiments").mkdir()
+    bench("experiment_mach_report").write(figures, bench("experiment_mach").DOCUMENTED, tmp_path)
+    made = (tmp_path / "experiments" / "mach.md").read_text("utf-8")
+    assert (DOCS / "experiments" / "mach.md").read_text("utf-8") == made
+
+
+def test_the_tables_of_lightxml_agree_with_their_results(bench):
+    rows = json.loads((DOCS / "results" / "lightxml_accuracy.json").read_text("utf-8"))["rows"]
+    page = (DOCS / "experiments" / "lightxml.md").read_text("utf-8")
+    assert bench("experiment_lightxml").with_tables(page, rows) == page
+
+
+def test_the_simulated_runs_are_those_of_the_command(bench, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["simulate_engine.py"])
+    bench("simulate_engine").main()
+    assert capsys.readouterr().out.strip() in (DOCS / "guide" / "distributed.md").read_text("utf-8")
+
+
+def test_a_table_says_where_a_peer_is_ahead(bench):
+    ahead = bench("ahead")
+    rows = [{"m": "xmc_fast", "s": 2.0, "P": 9.0}, {"m": "a", "s": 1.0, "P": 8.0}, {"m": "b", "s": 3.0}]
+    said = ahead.said(rows, ahead.Rivals("m", (), ("s",), ("P",)))
+    assert said == "A peer is ahead in `s`: a (1 against 2)."
+    assert ahead.said(rows[::2], ahead.Rivals("m", (), ("s",))) == "No peer is ahead in this table."
+    ratios = [{"ratio": 0.8, "higher": True}, {"ratio": 3.0, "higher": False}, {"ratio": "", "higher": True}]
+    said = ahead.said(ratios, ahead.Rivals(ratios=("ratio",), flags=("higher",)))
+    assert said == "A peer is ahead in `ratio`: down to 0.8, in 1 of 2 rows; `higher`: in 1 of 3 rows."
