@@ -2,9 +2,12 @@
 //
 //   scores = Q Z^T,  Q m x c,  Z n x c (float32), of which only the best q per query are ever kept.
 //
-// The database is packed once into panels of kKnnPanel rows, feature-major: panel[j][r] = Z[p*kKnnPanel +
-// r][j], so that one load feeds a vector of rows. Order: higher score first, then lower row; NaN scores rank
-// last. Results depend on neither the number of threads nor the batch a query comes in.
+// A first pass on bytes drops the rows that cannot enter a query's list (filter.h), nearly all of most data;
+// the others are scored in float32. Order: higher score first, then lower row; NaN scores rank last. Results
+// depend on neither the filter, the number of threads nor the batch a query comes in.
+//
+// A score is summed in kKnnLanes interleaved sums (feature j goes to sum j % kKnnLanes), which are then added
+// in halves: i and i + 8, i and i + 4, ...
 #pragma once
 
 #include <cstdint>
@@ -13,18 +16,17 @@
 #include "core/buffer.h"
 #include "core/simd.h"
 #include "core/types.h"
+#include "knn/filter.h"
 
 namespace xmc {
 
-inline constexpr int64_t kKnnPanel = 32;  // database rows per panel
-inline constexpr int64_t kKnnBlock = 96;  // queries scored against a panel while it is in L1
-inline constexpr int64_t kKnnTile = 12;   // queries per register tile; kKnnBlock is a multiple
+inline constexpr int64_t kKnnBlock = 96;  // queries that pass over the database together
+inline constexpr int64_t kKnnLanes = 16;
 
 struct KnnKernels {
-  // scores[t][kKnnTile][kKnnPanel] for `tiles` packed query tiles (queries[t][c][kKnnTile]) against a panel.
-  void (*score)(const float* panel, const float* queries, int64_t tiles, int64_t c, float* scores);
-  // Bit r of the result is set when scores[r] > threshold (or threshold is below every score).
-  uint32_t (*above)(const float* scores, float threshold);
+  // scores[k] = <query, row at[k]>, k < n. `rows` is row-major with c columns. Both may be read kKnnLanes
+  // floats beyond their end; the query is zero there.
+  void (*score)(const float* rows, int64_t c, const float* query, const int32_t* at, int n, float* scores);
 };
 XMC_SIMD_TABLE(KnnKernels, knn_kernels)
 
@@ -34,7 +36,7 @@ class KnnIndex {
 
   int64_t rows() const { return rows_; }
   int64_t features() const { return features_; }
-  int64_t bytes() const { return panels_.size() * static_cast<int64_t>(sizeof(float)); }
+  int64_t bytes() const { return bytes_.bytes() + values_.size() * static_cast<int64_t>(sizeof(float)); }
 
   // ids and scores are m x q, q <= rows(), best first.
   void search(DenseView<float> queries, int64_t q, int threads, int32_t* ids, float* scores) const;
@@ -42,7 +44,8 @@ class KnnIndex {
  private:
   int64_t rows_;
   int64_t features_;
-  Buffer<float> panels_;  // [panel][features][kKnnPanel], the last one padded with zeros
+  Buffer<float> values_;  // rows x features, and kKnnLanes more
+  KnnBytes bytes_;
 };
 
 }  // namespace xmc

@@ -5,52 +5,57 @@
 namespace xmc::XMC_SIMD_NS {
 namespace {
 
-// A register tile of R queries by V vectors of database rows. AVX2 has 16 registers, AVX-512 32.
-#if defined(XMC_SIMD_IS_avx512)
-constexpr int kQueries = 12, kVectors = 2;
-#elif defined(XMC_SIMD_IS_avx2)
-constexpr int kQueries = 6, kVectors = 2;
-#else
-constexpr int kQueries = 4, kVectors = 2;
-#endif
-constexpr int kPanel = static_cast<int>(kKnnPanel), kTile = static_cast<int>(kKnnTile);
+constexpr int kLanes = static_cast<int>(kKnnLanes), kVectors = kLanes / kWidth;
 
-// scores[i][0 .. kVectors*kWidth) for queries q[.][i], i < kQueries.
-XMC_INLINE void register_tile(const float* panel, const float* q, int64_t c, float* scores) {
-  vf acc[kQueries][kVectors];
+// Scores of R rows at once, which share the loads of the query.
+template <int R>
+XMC_INLINE void dots(const float* const* rows, const float* query, int64_t c, float* out) {
+  vf acc[R][kVectors];
   for (auto& row : acc)
     for (auto& v : row) v = splat(0.f);
-  for (int64_t j = 0; j < c; ++j) {
-    vf z[kVectors];
-    for (int v = 0; v < kVectors; ++v) z[v] = load(panel + j * kPanel + v * kWidth);
-    for (int i = 0; i < kQueries; ++i) {
-      const vf x = splat(q[j * kTile + i]);
-      for (int v = 0; v < kVectors; ++v) acc[i][v] = fma(x, z[v], acc[i][v]);
+  int64_t j = 0;
+  for (; j + kLanes <= c; j += kLanes) {
+    for (int v = 0; v < kVectors; ++v) {
+      const vf x = load(query + j + v * kWidth);
+      for (int r = 0; r < R; ++r) acc[r][v] = fma(x, load(rows[r] + j + v * kWidth), acc[r][v]);
     }
   }
-  for (int i = 0; i < kQueries; ++i)
-    for (int v = 0; v < kVectors; ++v) store(scores + i * kPanel + v * kWidth, acc[i][v]);
-}
-
-void score(const float* panel, const float* queries, int64_t tiles, int64_t c, float* scores) {
-  for (int64_t t = 0; t < tiles; ++t) {
-    for (int i = 0; i < kTile; i += kQueries) {
-      for (int r = 0; r < kPanel; r += kVectors * kWidth) {
-        register_tile(panel + r, queries + t * c * kTile + i, c, scores + (t * kTile + i) * kPanel + r);
+  // What lies beyond a row's end is another row, maybe not finite: zero times it would not do.
+  for (int v = 0; v < kVectors && j + v * kWidth < c; ++v) {
+    const int64_t left = c - j - v * kWidth;
+    const vf x = load(query + j + v * kWidth);
+    if (left >= kWidth) {
+      for (int r = 0; r < R; ++r) acc[r][v] = fma(x, load(rows[r] + j + v * kWidth), acc[r][v]);
+    } else {
+      const uint32_t mask = (1u << left) - 1;
+      for (int r = 0; r < R; ++r) {
+        acc[r][v] = fma(x, select(mask, load(rows[r] + j + v * kWidth), splat(0.f)), acc[r][v]);
       }
     }
   }
+  for (int r = 0; r < R; ++r) {
+    for (int n = kVectors / 2; n > 0; n /= 2)
+      for (int v = 0; v < n; ++v) acc[r][v] = acc[r][v] + acc[r][v + n];
+    out[r] = sum(acc[r][0]);
+  }
 }
 
-uint32_t above(const float* scores, float threshold) {
-  const vf t = splat(threshold);
-  uint32_t mask = 0;
-  for (int r = 0; r < kPanel; r += kWidth) mask |= gt(load(scores + r), t) << r;
-  return mask;
+void score(const float* rows, int64_t c, const float* query, const int32_t* at, int n, float* scores) {
+  constexpr int kTogether = 4;
+  const float* z[kTogether];
+  int i = 0;
+  for (; i + kTogether <= n; i += kTogether) {
+    for (int r = 0; r < kTogether; ++r) z[r] = rows + at[i + r] * c;
+    dots<kTogether>(z, query, c, scores + i);
+  }
+  for (; i < n; ++i) {
+    z[0] = rows + at[i] * c;
+    dots<1>(z, query, c, scores + i);
+  }
 }
 
 }  // namespace
 
-extern const KnnKernels knn_kernels_table = {&score, &above};
+extern const KnnKernels knn_kernels_table = {&score};
 
 }  // namespace xmc::XMC_SIMD_NS

@@ -17,7 +17,8 @@ class InnerProductIndex:
 
     Parameters
     ----------
-    rows : (n, c) array, the database, kept packed as float32.
+    rows : (n, c) array, the database, kept as float32 and as bytes: 5 bytes per value. A first pass on the bytes
+        bounds all scores; only rows that may be among the best are scored in float32.
 
     Examples
     --------
@@ -37,7 +38,7 @@ class InnerProductIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the packed database."""
+        """Memory of the database, as float32 and as bytes."""
         return self._index.nbytes
 
     def search(
