@@ -2,14 +2,15 @@
 
 Models are one-vs-all models trained with `OneVsAll`'s defaults and pruned at 0.01 (bench/models.py), kept in
 XMC_CACHE. ``--trees pecos omikuji`` also trains those peers (minutes) and compares speed and P@k; ``--sets``
-picks data sets; ``--one`` prints the latency of single rows and texts, ``--pruning`` what pruning costs
-(``--write docs`` makes docs/experiments/predict.md of it), ``--open`` how fast a large model opens and whether
-processes share its pages (predict_open.py).
+picks data sets (the table keeps its rows of the others); ``--one`` prints the latency of single rows and texts,
+``--pruning`` what pruning costs (``--write docs`` makes docs/experiments/predict.md of it), ``--open`` how fast a
+large model opens and whether processes share its pages (predict_open.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from itertools import pairwise
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from common import Table, interleave, machine
+from common import RESULTS, Table, interleave, machine
 from models import DELTA, SETS, K, folder_of, matrices, model_of, pruned_predictions, unpruned_labels
 from predict_open import open_large
 from sets import TEXT, read_texts, vectorizer_of
@@ -92,7 +93,7 @@ def check_exact(model, X):
     for start in range(0, X.shape[0], 500):
         S = (X[start : start + 500].astype(np.float64) @ W).toarray()
         ids = top.indices.reshape(-1, K)[start : start + 500]
-        best = -np.sort(-S, axis=1)[:, :K]
+        best = -np.sort(-np.partition(S, -K, axis=1)[:, -K:], axis=1)
         got = np.take_along_axis(S, ids, 1)
         if not np.allclose(got, best, rtol=0, atol=1e-5):
             raise AssertionError(f"rows from {start}: the top {K} differ from float64")
@@ -318,8 +319,19 @@ def main():
         columns = ["set", "density", "what", "us_per_row", "times_ours", "of_fma_limit", "P@1", "P@3", "P@5"]
         table = Table("predict", columns, info)
         for name in args.sets:
+            table.rows = [row for row in table.rows if row["set"] != name]
             bench_set(name, args.trees, args.rounds, table)
+            keep_others(table)
     print(table)
+    table.save()
+
+
+def keep_others(table):
+    """Saves the table with the saved rows of sets that it does not have: a long run can be made in parts."""
+    path, here = RESULTS / f"{table.name}.json", {row["set"] for row in table.rows}
+    if path.exists():
+        table.rows += [row for row in json.loads(path.read_text("utf-8"))["rows"] if row["set"] not in here]
+    table.rows.sort(key=lambda row: SETS.index(row["set"]))
     table.save()
 
 

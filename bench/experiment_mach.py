@@ -5,7 +5,7 @@
     python bench/experiment_mach.py train eurlex-4k --base network --grid 250x8
     python bench/experiment_mach.py evaluate eurlex-4k [--base network]
     python bench/experiment_mach.py oracle eurlex-4k                     # perfect buckets: which rows come back
-    python bench/experiment_mach.py confirm tibkat-gnd --rows 5000       # the documented setting on the rows after those
+    python bench/experiment_mach.py confirm tibkat-gnd --rows 5000       # the documented setting on the rows after
     python bench/experiment_mach.py report                               # docs/experiments/mach.md and picture
 
 Bases: "linear" is `OneVsAll()` with its defaults (weights below 0.01 dropped), then at most `keep` weights per bucket,
@@ -124,7 +124,10 @@ def confirm(name: str, rows: int) -> None:
     found = predict(models, B, X, Y.shape[1])[R, "probability"]
     whole = predict([SparseModel.load(STORE / name / "linear_0_0")], 0, X, Y.shape[1])[1, ""]
     cell = {"data": name, "B": B, "R": R, "keep": keep, "first": first, "rows": Y.shape[0]}
-    cell |= {"p1": 100 * float(precision_at_k(Y, found, 1)), "whole_p1": 100 * float(precision_at_k(Y, whole, 1))}
+    cell |= {
+        "p1": 100 * float(precision_at_k(Y, found, 1)),
+        "whole_p1": 100 * float(precision_at_k(Y, whole, 1)),
+    }
     print(cell, flush=True)
     store("confirm", [cell], ("data", "B", "R", "keep"))
 
