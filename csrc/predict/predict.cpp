@@ -106,13 +106,31 @@ struct Scratch {
   TopKRows top{0, 0};
 };
 
+inline void fetch([[maybe_unused]] const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p);
+#endif
+}
+
+// Lists are short and lie far apart: their starts are asked for kStarts lists ahead, then their first
+// entries.
 void add_postings(const LayoutView& layout, const SplitRows& rows, int64_t n, int64_t b, float* scores) {
+  constexpr int64_t kStarts = 16, kEntries = 8;
   const int64_t* ptr = layout.ptr + b * (layout.n_sparse + 1);
+  const auto last = rows.sparse_start[static_cast<size_t>(n)];
+  const int32_t* lists = rows.sparse.data();
   for (int64_t i = 0; i < n; ++i) {
     float* row = scores + i * layout.block;
     for (int64_t f = rows.sparse_start[static_cast<size_t>(i)];
          f < rows.sparse_start[static_cast<size_t>(i) + 1]; ++f) {
-      const int32_t list = rows.sparse[static_cast<size_t>(f)];
+      if (f + kStarts < last) fetch(ptr + lists[f + kStarts]);
+      if (f + kEntries < last) {
+        const int64_t next = ptr[lists[f + kEntries]];
+        fetch(layout.label + next);
+        fetch(layout.weight + next);
+        fetch(layout.weight + next + 16);
+      }
+      const int32_t list = lists[f];
       const float x = rows.sparse_value[static_cast<size_t>(f)];
       for (int64_t p = ptr[list]; p < ptr[list + 1]; ++p) row[layout.label[p]] += x * layout.weight[p];
     }
