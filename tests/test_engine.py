@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from xmc_fast import engine as engines
 from xmc_fast import linear
 from xmc_fast.engine import _run
 from xmc_fast.engine._data import NAME
+from xmc_fast.engine._pool import WorkerLost
 from xmc_fast.engine._predict import shard_cuts
+from xmc_fast.engine._work import Outcome
 from xmc_fast.linear import OneVsAll
 from xmc_fast.mach import Mach
 from xmc_fast.model import SparseModel
@@ -421,6 +424,38 @@ def test_joblib_backends(tmp_path, expected, monkeypatch):
     assert contents(tmp_path / "c") == expected
     monkeypatch.undo()
     same_weights(estimator().fit(X, Y, engine="threading"))
+
+
+def test_a_late_task_of_a_broken_round_is_not_taken_for_another(monkeypatch):
+    """joblib may start a task of the broken round again and report it in the next round, in place of one."""
+    from xmc_fast.engine import _joblib
+
+    class Late:
+        n_jobs = 1
+        rounds: ClassVar[list[list]] = []
+
+        def __call__(self, calls):
+            self.rounds.append(list(calls))
+            late = [self.rounds[0][2]] if len(self.rounds) == 2 else []
+            for function, args, kwargs in [*late, *self.rounds[-1]][: len(self.rounds[-1])]:
+                yield function(*args, **kwargs)
+                if len(self.rounds) == 1:
+                    raise RuntimeError("Broken")
+
+    monkeypatch.setattr(_joblib, "run_task", lambda call, path: Outcome("w", done={call: None}))
+    pool = _joblib.JoblibPool(Late(), 1)
+    todo, done = ["a", "b", "c", "d"], []
+    while todo:
+        running = {pool.submit(block): block for block in todo}
+        todo = []
+        while running:
+            for handle in pool.wait(list(running), 0):
+                block = running.pop(handle)
+                try:
+                    done += [(block, found) for found in pool.result(handle).done]
+                except WorkerLost:
+                    todo.append(block)
+    assert sorted(done) == [(block, block) for block in "abcd"]
 
 
 def test_no_worker_is_an_error_in_bounded_time(tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
 """Any joblib backend: "loky", "threading", "multiprocessing", or one that a package has registered.
 
 joblib runs a list of tasks to its end, so a round is such a list; what a broken round left open makes the next
-one. Workers are processes of this machine, or see the run's folder.
+one. A task of a broken round may still be started and report in the next one: handles are known by numbers that are
+never given twice. Workers are processes of this machine, or see the run's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,7 +43,8 @@ class JoblibPool:
         self.name = "joblib"
         self._path = ""
         self._waiting: list[_Handle] = []
-        self._round: list[_Handle] = []
+        self._round: dict[int, _Handle] = {}
+        self._numbers = itertools.count()
         self._results: Iterator[tuple[int, Outcome]] = iter(())
 
     def slots(self) -> int:
@@ -61,14 +64,15 @@ class JoblibPool:
     def wait(self, handles: Sequence[Any], seconds: float) -> list[Any]:
         del seconds  # joblib comes back when a task is finished
         try:
-            if all(h.outcome is not None for h in self._round):
-                self._round, self._waiting = self._waiting, []
-                calls = (joblib.delayed(_run)(i, h.call, self._path) for i, h in enumerate(self._round))
+            if all(h.outcome is not None for h in self._round.values()):
+                self._round, self._waiting = dict(zip(self._numbers, self._waiting, strict=False)), []
+                calls = [joblib.delayed(_run)(i, h.call, self._path) for i, h in self._round.items()]
                 self._results = iter(self._parallel(calls))
-            position, outcome = next(self._results)
-            self._round[position].outcome = outcome
+            number, outcome = next(self._results)
+            if number in self._round:
+                self._round[number].outcome = outcome
         except Exception as error:  # the backend broke: of its tasks only the finished ones are known
-            for handle in self._round:
+            for handle in self._round.values():
                 handle.outcome = error if handle.outcome is None else handle.outcome
         return [h for h in handles if h.outcome is not None]
 
@@ -76,7 +80,8 @@ class JoblibPool:
         if isinstance(handle.outcome, Outcome):
             return handle.outcome
         reason = f"{type(handle.outcome).__name__}: {handle.outcome}".split("\n")[0]
-        if "Terminated" in reason or "Broken" in reason:
+        # StopIteration: another round's task took its place among the results.
+        if isinstance(handle.outcome, StopIteration) or "Terminated" in reason or "Broken" in reason:
             raise WorkerLost(reason)
         raise EngineError(f"the worker could not run the task: {reason}") from handle.outcome
 
@@ -98,5 +103,5 @@ class _Handle:
         self.outcome: Outcome | Exception | None = None
 
 
-def _run(position: int, call: Call, path: str) -> tuple[int, Outcome]:
-    return position, run_task(call, path)
+def _run(number: int, call: Call, path: str) -> tuple[int, Outcome]:
+    return number, run_task(call, path)

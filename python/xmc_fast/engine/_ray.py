@@ -78,8 +78,9 @@ class RayPool:
         return dict(self._sent)
 
     def cancel(self, handles: Sequence[Any]) -> None:
+        # By ending the worker: an interrupt in the middle of an import would leave half a module to its next task.
         for handle in handles:
-            ray.cancel(handle, force=False)
+            ray.cancel(handle, force=True)
 
     def close(self) -> None:
         self._source = None
