@@ -83,6 +83,18 @@ def test_balance(max_leaf):
             assert 2 * found.min() > max_leaf, n_labels
 
 
+@pytest.mark.parametrize("columns", [4, 500])  # many of them used, few of them used
+def test_sums_that_cancel(columns):
+    """A column whose sum is zero for a while counts once; one whose sum ends as zero does not count."""
+    X = sp.csr_matrix(np.array([[1, 2, 0, 3.0], [-1, -2, 0, 0], [4, 0, 0, 0], [0, 0, 5, 0]]))
+    X.resize(4, columns)
+    Y = sp.csr_matrix(np.array([[1, 0], [1, 0], [1, 0], [0, 1]]))
+    V = cluster.label_centroids(X, Y)
+    np.testing.assert_allclose(V.toarray()[:, :4], [[0.8, 0, 0, 0.6], [0, 0, 1, 0]], rtol=1e-6)
+    assert V.nnz == 3
+    assert (np.diff(V.indices[:2]) > 0).all()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_topics_are_found(seed):
     """Two groups of rows without a common feature, eight labels each: the leaves are the groups."""
