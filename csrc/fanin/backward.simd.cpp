@@ -7,6 +7,7 @@ namespace {
 
 using fanin::kLanes;
 using fanin::Lists;
+using fanin::Put;
 
 #if defined(XMC_SIMD_IS_avx512)  // 32 registers
 constexpr int kInputs = 8;
@@ -46,7 +47,8 @@ XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, 
 // kI connections of n_labels labels that share an index list: their lines of gx stay in registers.
 template <int kI, class Index>
 XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* w, const float* g,
-                                     const uint8_t* active, int64_t n_labels, int64_t fan_in) {
+                                     const uint8_t* active, int64_t n_labels, int64_t fan_in,
+                                     fanin::Moving* moving = nullptr) {
   vf a[kI][kPart];
   float* line[kI];
   for (int i = 0; i < kI; ++i) {
@@ -56,6 +58,7 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
   }
   for (int64_t n = 0; n < n_labels; ++n) {
     if (active && !active[n]) continue;
+    if (moving && n % 2 == 0) move_on(*moving);
     vf gn[kPart];
     for (int v = 0; v < kPart; ++v) gn[v] = load(g + n * kTile + v * kWidth);
     for (int i = 0; i < kI; ++i) {
@@ -98,6 +101,51 @@ void grad_features(float* gx, Lists lists, const float* w, const float* g, const
           grad_features_shared<kInputs>(gx + v, list + i, wl + i, gl, some, n, fan_in);
         }
         for (; i < fan_in; ++i) grad_features_shared<1>(gx + v, list + i, wl + i, gl, some, n, fan_in);
+      }
+    }
+  });
+}
+
+// to[n][r] = g[r][n] for kLanes labels and a tile of rows, zeros for rows past the last.
+XMC_INLINE void lanes_to_labels(const float* g, int64_t rows, float* to) {
+  for (int r = 0; r < kTile; r += kWidth) {
+    for (int c = 0; c < kLanes; c += kWidth) {
+      vf block[kWidth];
+      for (int k = 0; k < kWidth; ++k) block[k] = r + k < rows ? load(g + (r + k) * kLanes + c) : splat(0.f);
+      transpose(block);
+      for (int k = 0; k < kWidth; ++k) store(to + (c + k) * kTile + r, block[k]);
+    }
+  }
+}
+
+void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,
+                        int64_t rows, int64_t labels, int64_t fan_in, int64_t group, bool far,
+                        fanin::Moving* moving) {
+  constexpr int64_t kMost = 4 * kLanes;  // labels whose gradient is turned at once
+  with_lists(lists, [&](const auto* all) {
+    for (int64_t l = 0, n; l < labels; l += n, g += (n + kLanes - 1) / kLanes * rows * kLanes) {
+      const int64_t of_group = group - l % group, left = labels - l < of_group ? labels - l : of_group;
+      n = left < kMost ? left : kMost;
+      const auto* list = all + l / group * fan_in;
+      const float* wl = w + l * fan_in;
+      fetch_weights(wl, n * fan_in);
+      const bool ahead = far && l % group == 0 && l + group < labels;
+      float* tile = gx;
+      for (int64_t row = 0; row < rows; row += kTile, tile += x_stride) {
+        alignas(64) float gt[kMost * kTile];
+        for (int64_t c = 0; c < n; c += kLanes) {
+          lanes_to_labels(g + (c / kLanes * rows + row) * kLanes, rows - row, gt + c * kTile);
+        }
+        for (int v = 0; v < kTile; v += kPart * kWidth) {
+          int64_t i = 0;
+          for (; i + kInputs <= fan_in; i += kInputs) {
+            if (ahead && v == 0) fetch_lines(tile, list + fan_in + i, kInputs);
+            grad_features_shared<kInputs>(tile + v, list + i, wl + i, gt + v, nullptr, n, fan_in, moving);
+          }
+          for (; i < fan_in; ++i) {
+            grad_features_shared<1>(tile + v, list + i, wl + i, gt + v, nullptr, n, fan_in, moving);
+          }
+        }
       }
     }
   });
@@ -173,7 +221,7 @@ void grad_weights_list(const float* x, int64_t x_stride, const Index* list, cons
 // the last one.
 template <int kI, class Index>
 XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index* list, const float* g,
-                                   int64_t rows, int64_t n_inputs, vf (*a)[kWidth]) {
+                                   int64_t rows, int64_t n_inputs, fanin::Moving* moving, vf (*a)[kWidth]) {
   const float* line[kI];
   for (int i = 0; i < kI; ++i) line[i] = x + uint64_t{list[i < n_inputs ? i : n_inputs - 1]} * kTile;
   vf sum[kI][kLaneVectors];
@@ -183,6 +231,7 @@ XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t end = rows - first < kTile ? rows - first : kTile;
     for (int64_t r = 0; r < end; ++r, g += kLanes) {
+      if (moving && r % 4 == 0) move_on(*moving);
       vf gr[kLaneVectors];
       for (int v = 0; v < kLaneVectors; ++v) gr[v] = load(g + v * kWidth);
       for (int i = 0; i < kI; ++i) {
@@ -200,7 +249,8 @@ XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index
 // kLanes labels of a group, g [row][kLanes]. `ahead` asks for the lines of the next group.
 template <class Index>
 void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const float* g, int64_t rows,
-                     int64_t n_labels, int64_t fan_in, bool ahead, float* gw, float* gbias) {
+                     int64_t n_labels, int64_t fan_in, bool ahead, fanin::Put put, fanin::Moving* moving,
+                     float* gw, float* gbias) {
   constexpr int kI = kWidth < 8 ? kWidth : kInputs;  // at a time; kWidth of them are transposed together
   for (int64_t i = 0; i < fan_in; i += kWidth) {
     const int64_t left = fan_in - i;
@@ -211,7 +261,7 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
     for (int k = 0; k < kWidth; k += kI) {
       const int64_t start = k < left ? k : 0;
       vf part[kLaneVectors][kWidth];
-      grad_weights_lanes<kI>(x, x_stride, list + i + start, g, rows, left - start, part);
+      grad_weights_lanes<kI>(x, x_stride, list + i + start, g, rows, left - start, moving, part);
       for (int v = 0; v < kLaneVectors; ++v) {
         for (int j = 0; j < kI; ++j) a[v][k + j] = part[v][j];
       }
@@ -222,12 +272,16 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
       for (int64_t k = 0; k < kWidth && k < some; ++k) {
         float* to = gw + (v * kWidth + k) * fan_in + i;
         if (left >= kWidth) {
-          store(to, load(to) + a[v][k]);
+          if (put == Put::stream) {
+            stream(to, a[v][k]);
+          } else {
+            store(to, put == Put::add ? load(to) + a[v][k] : a[v][k]);
+          }
           continue;
         }
         float total[kWidth];
         store(total, a[v][k]);
-        for (int64_t j = 0; j < left; ++j) to[j] += total[j];
+        for (int64_t j = 0; j < left; ++j) to[j] = put == Put::add ? to[j] + total[j] : total[j];
       }
     }
   }
@@ -238,16 +292,17 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
     for (int64_t r = 0; r < rows; ++r) a = a + load(g + r * kLanes + v);
     store(total + v, a);
   }
-  for (int64_t k = 0; k < n_labels; ++k) gbias[k] += total[k];
+  for (int64_t k = 0; k < n_labels; ++k) gbias[k] = put == Put::add ? gbias[k] + total[k] : total[k];
 }
 
 void grad_weights_rows(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
-                       int64_t labels, int64_t fan_in, int64_t group, bool far, float* gw, float* gbias) {
+                       int64_t labels, int64_t fan_in, int64_t group, bool far, Put put,
+                       fanin::Moving* moving, float* gw, float* gbias) {
   with_lists(lists, [&](const auto* list) {
     for (int64_t l = 0; l < labels; l += kLanes, g += rows * kLanes) {
       const bool ahead = far && l % group == 0 && l + group < labels;
       grad_weights_16(x, x_stride, list + l / group * fan_in, g, rows,
-                      labels - l < kLanes ? labels - l : kLanes, fan_in, ahead, gw + l * fan_in,
+                      labels - l < kLanes ? labels - l : kLanes, fan_in, ahead, put, moving, gw + l * fan_in,
                       gbias ? gbias + l : nullptr);
     }
   });
@@ -285,14 +340,14 @@ void grad_weights_of(const float* x, int64_t x_stride, const Index* list, const 
       if (!any_active(l, n)) continue;
       if (n == kLanes) {
         // As many tiles as fit here at a time; their number depends on the shapes only.
-        float gt[kLaneTiles * kTile * kLanes];
+        alignas(64) float gt[kLaneTiles * kTile * kLanes];
         for (int64_t t = 0; t < tiles; t += kLaneTiles) {
           const int64_t some = tiles - t < kLaneTiles ? tiles - t : kLaneTiles;
           for (int64_t k = 0; k < some; ++k) {
             labels_to_lanes(g + (t + k) * g_stride + l * kTile, gt + k * kTile * kLanes);
           }
-          grad_weights_16(x + t * x_stride, x_stride, list, gt, some * kTile, kLanes, fan_in, false,
-                          gw + l * fan_in, nullptr);
+          grad_weights_16(x + t * x_stride, x_stride, list, gt, some * kTile, kLanes, fan_in, false, Put::add,
+                          nullptr, gw + l * fan_in, nullptr);
         }
       } else if (n == 1) {
         fetch_lists(list, fan_in);
@@ -322,6 +377,6 @@ void grad_weights(const float* x, int64_t x_stride, Lists lists, const float* g,
 }  // namespace
 
 extern const FaninBackward fanin_backward_table = {&grad_features, &grad_features_sorted, &grad_weights,
-                                                   &grad_weights_rows};
+                                                   &grad_features_rows, &grad_weights_rows};
 
 }  // namespace xmc::XMC_SIMD_NS

@@ -52,6 +52,41 @@ Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int 
   return packed;
 }
 
+GradientLanes::GradientLanes(ConstTensor g, int64_t stride, int64_t labels, int64_t rows)
+    : g_(g), stride_(stride), now_(labels * rows), next_(labels * rows) {}
+
+void GradientLanes::start(const Piece& piece) {
+  constexpr int64_t kWarm = 64;  // lines asked for ahead
+  coming_ = piece;
+  moving_ = {};
+  if (g_.type != DType::f32 || piece.labels % kLanes) return;
+  const float* from = static_cast<const float*>(at(g_, piece.row * stride_ + piece.first));
+  moving_.from = from;
+  moving_.stride = stride_;
+  moving_.rows = piece.rows;
+  moving_.lines = piece.labels / kLanes;
+  moving_.to = next_.data();
+  moving_.warm = std::min(piece.rows, std::max<int64_t>(1, kWarm / moving_.lines));
+  moving_.behind = from + piece.labels;
+  moving_.ahead = moving_.warm == piece.rows ? moving_.behind : from + moving_.warm * stride_;
+}
+
+const float* GradientLanes::get(const Piece& piece, const Piece* next) {
+  if (!(coming_ == piece)) start(piece);
+  if (moving_.from) {
+    fanin_convert().move(&moving_);
+  } else {
+    const FloatRows from = float_rows({at(g_, piece.row * stride_ + piece.first), g_.type}, stride_,
+                                      piece.rows, piece.labels, widened_);
+    fanin_convert().lanes(from.data, from.stride, piece.rows, piece.labels, next_.data());
+  }
+  std::swap(now_, next_);
+  moving_ = {};
+  coming_ = {};
+  if (next) start(*next);
+  return now_.data();
+}
+
 void BlockReader::read(int64_t first, int64_t labels) {
   const FaninConvert& convert = fanin_convert();
   const int64_t s = layer_.fan_in, group = first / layer_.group;

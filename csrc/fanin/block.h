@@ -72,6 +72,33 @@ void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::
                 int64_t step, float* tiles);
 Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads);
 
+// A block of g: some rows of some labels.
+struct Piece {
+  int64_t first, labels, row, rows;
+  bool operator==(const Piece&) const = default;
+};
+
+// Blocks of g in the layout of FaninConvert::lanes, one after the other: while a kernel works on one of them,
+// it takes the next one further.
+class GradientLanes {
+ public:
+  // Blocks have at most `labels` labels, a multiple of kLanes, and `rows` rows.
+  GradientLanes(ConstTensor g, int64_t stride, int64_t labels, int64_t rows);
+  // The block, to be used until the next call. `next` is the one that will be asked for then, or null.
+  const float* get(const Piece& piece, const Piece* next);
+  Moving* moving() { return &moving_; }
+
+ private:
+  void start(const Piece& piece);
+
+  ConstTensor g_;
+  int64_t stride_;
+  Buffer<float> now_, next_;
+  std::vector<float> widened_;
+  Piece coming_{};
+  Moving moving_;
+};
+
 // Reads blocks of labels into scratch (or points into the layer where the storage is float32 already).
 class BlockReader {
  public:

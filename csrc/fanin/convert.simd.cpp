@@ -150,6 +150,10 @@ void lanes(const float* from, int64_t stride, int64_t rows, int64_t cols, float*
   }
 }
 
+void move(fanin::Moving* block) {
+  while (block->row < block->rows) move_on(*block);
+}
+
 // kWidth x kWidth blocks; what does not fill a block goes one by one.
 void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
   int64_t r = 0;
@@ -193,11 +197,7 @@ void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t st
   }
 }
 
-// A cache line of floats. Not memcpy: GCC 12 takes both places of such a copy in a loop for aligned.
 constexpr int64_t kLine = 16;
-XMC_INLINE void copy_line(const float* from, float* to) {
-  for (int64_t v = 0; v < kLine; v += kWidth) store(to + v, load(from + v));
-}
 
 // Row by row: pieces of 8 rows in turn took 7 ms instead of 3 where rows are a large power of two apart.
 // A row is put together in `buffer` at the place that it has within a cache line, after what the piece before
@@ -244,7 +244,7 @@ void unpack_streamed(const float* from, int64_t rows, int64_t cols, float* to, i
 
 }  // namespace
 
-extern const FaninConvert fanin_convert_table = {&widen, &narrow, &fence_streams, &below,
-                                                 &lanes, &pack,   &unpack,        &unpack_streamed};
+extern const FaninConvert fanin_convert_table = {&widen, &narrow, &fence_streams, &below,          &lanes,
+                                                 &move,  &pack,   &unpack,        &unpack_streamed};
 
 }  // namespace xmc::XMC_SIMD_NS

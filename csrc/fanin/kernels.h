@@ -20,6 +20,17 @@ struct Lists {
 
 inline constexpr int kLanes = 16;  // labels side by side in FaninConvert::lanes
 
+// A block of rows on its way into the layout of FaninConvert::lanes. Kernels take it a piece of kLanes floats
+// further now and then, so that memory and arithmetic work at the same time. Row by row: rows that are a
+// power of two apart share their place in the caches, so that few of them can wait there.
+struct Moving {
+  const float* from = nullptr;  // what is left of it: `lines` pieces of each of `rows` rows
+  int64_t stride = 0, rows = 0, lines = 0;
+  float* to = nullptr;
+  const float *ahead = nullptr, *behind = nullptr;  // to be asked for: some rows on, then the next columns
+  int64_t row = 0, line = 0, warm = 0;              // warm: rows asked for and not yet moved
+};
+
 // Storage <-> scratch.
 struct FaninConvert {
   void (*widen)(const void* from, DType type, int64_t n, float* to);
@@ -31,6 +42,8 @@ struct FaninConvert {
   // Rows cut into pieces of kLanes = 16 columns: to[c / 16][r][c % 16] = from[r][c], zeros behind the last
   // column.
   void (*lanes)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
+  // The same for what is left of `block`.
+  void (*move)(Moving* block);
   // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
   void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
   void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
@@ -41,6 +54,10 @@ struct FaninConvert {
   void (*unpack_streamed)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride,
                           float* buffer, float* carry, bool first, bool last);
 };
+
+// What becomes of a sum: it replaces what was there, is added to it, or replaces it past the caches (to be
+// followed by fence(); the place is aligned to 64 bytes, fan_in a multiple of 16).
+enum class Put { set, add, stream };
 
 // A connection in a block of labels: its weight, and where the label's line starts in a gradient tile.
 struct Connection {
@@ -73,10 +90,14 @@ struct FaninBackward {
   void (*grad_weights)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
                        const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
                        float* gw, float* gbias);
-  // The same for groups of a multiple of 16 and a gradient in FaninConvert::lanes. x has a tile for every
-  // kTile of the rows.
+  // Both for groups of a multiple of 16 and a gradient in FaninConvert::lanes, all labels active. x and gx
+  // have a tile for every kTile of the rows, x_stride floats apart. `moving` is taken further on the way.
+  void (*grad_features_rows)(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,
+                             int64_t rows, int64_t labels, int64_t fan_in, int64_t group, bool far,
+                             Moving* moving);
   void (*grad_weights_rows)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
-                            int64_t labels, int64_t fan_in, int64_t group, bool far, float* gw, float* gbias);
+                            int64_t labels, int64_t fan_in, int64_t group, bool far, Put put, Moving* moving,
+                            float* gw, float* gbias);
 };
 
 struct FaninLoss {
