@@ -200,51 +200,32 @@ void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t st
 constexpr int64_t kLine = 16;
 
 // Row by row: pieces of 8 rows in turn took 7 ms instead of 3 where rows are a large power of two apart.
-// A row is put together in `buffer` at the place that it has within a cache line, after what the piece before
-// it left in `carry`.
-void unpack_streamed(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride, float* buffer,
-                     float* carry, bool first, bool last) {
-  const int64_t width = cols + 2 * kLine;
-  int64_t phase[kTile];
-  for (int64_t r = 0; r < rows; ++r) {
-    phase[r] = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to + r * stride) / sizeof(float) % kLine);
-    copy_line(carry + r * kLine, buffer + r * width);
-  }
-  for (int64_t r = 0; r < rows; r += kWidth) {
-    const int64_t some = rows - r < kWidth ? rows - r : kWidth;
-    for (int64_t c = 0; c < cols; c += kWidth) {  // past the end: garbage that is overwritten or not used
-      vf block[kWidth];
-      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * kTile + r);
-      transpose(block);
-      float* lines = buffer + r * width + c;
-      if (some == kWidth) {
-        for (int k = 0; k < kWidth; ++k) store(lines + k * width + phase[r + k], block[k]);
-      } else {
-        for (int k = 0; k < some; ++k) store(lines + k * width + phase[r + k], block[k]);
-      }
-    }
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t begin = phase[r], end = begin + cols;
-    float *lines = buffer + r * width, *place = to + r * stride - begin;
+void stream_rows(float* from, int64_t width, int64_t rows, int64_t cols, float* to, int64_t stride,
+                 float* carry, bool first, bool last) {
+  for (int64_t r = 0; r < rows; ++r, to += stride, carry += kLine) {
+    float* row = from + r * width + kLine;
+    const auto phase = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) / sizeof(float) % kLine);
     int64_t i = 0;
     if (first) {
-      for (i = begin; i % kLine && i < end; ++i) place[i] = lines[i];
+      for (; (phase + i) % kLine && i < cols; ++i) to[i] = row[i];
+    } else {
+      copy_line(carry, row - kLine);
+      i = -phase;
     }
-    for (; i + kLine <= end; i += kLine) {
-      for (int64_t v = 0; v < kLine; v += kWidth) stream(place + i + v, load(lines + i + v));
+    for (; i + kLine <= cols; i += kLine) {
+      for (int64_t v = 0; v < kLine; v += kWidth) stream(to + i + v, load(row + i + v));
     }
     if (last) {
-      for (; i < end; ++i) place[i] = lines[i];
+      for (; i < cols; ++i) to[i] = row[i];
     } else {
-      copy_line(lines + i / kLine * kLine, carry + r * kLine);
+      copy_line(row + cols - kLine, carry);
     }
   }
 }
 
 }  // namespace
 
-extern const FaninConvert fanin_convert_table = {&widen, &narrow, &fence_streams, &below,          &lanes,
-                                                 &move,  &pack,   &unpack,        &unpack_streamed};
+extern const FaninConvert fanin_convert_table = {&widen, &narrow, &fence_streams, &below,      &lanes,
+                                                 &move,  &pack,   &unpack,        &stream_rows};
 
 }  // namespace xmc::XMC_SIMD_NS

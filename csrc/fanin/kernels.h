@@ -47,12 +47,12 @@ struct FaninConvert {
   // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
   void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
   void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
-  // The same past the caches (to be followed by fence()), in pieces from left to right: `carry` (rows x 16)
-  // keeps the part of a cache line that the next piece completes, `first` and `last` mark the ends of a run
-  // of pieces. Every piece but the last has 16 columns or more. `buffer` is scratch, rows x (cols + 32);
-  // `from` has room for cols rounded up to 16.
-  void (*unpack_streamed)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride,
-                          float* buffer, float* carry, bool first, bool last);
+  // to[r][c] = from[r][16 + c] past the caches (to be followed by fence()), in pieces from left to right:
+  // `carry` (rows x 16) keeps the end of a piece for the cache line that the next one completes, and what it
+  // kept is put in the first 16 columns of `from`. `first` and `last` mark the ends of a run of pieces. Every
+  // piece but the last has 16 columns or more.
+  void (*stream_rows)(float* from, int64_t width, int64_t rows, int64_t cols, float* to, int64_t stride,
+                      float* carry, bool first, bool last);
 };
 
 // What becomes of a sum: it replaces what was there, is added to it, or replaces it past the caches (to be
@@ -75,6 +75,11 @@ struct FaninForward {
   // first tile that takes these weights, those that follow in memory are asked for.
   void (*forward)(const float* x, Lists lists, const float* w, const float* bias, int64_t labels,
                   int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh, float* z);
+  // The same for groups of a multiple of 16, z[r][l] with z_stride floats from row to row and room for labels
+  // rounded up to 16 and kTile rows. w is turned before: turned[l / 16][i][l % 16] = w[l][i].
+  void (*turn)(const float* w, int64_t labels, int64_t fan_in, float* turned);
+  void (*forward_rows)(const float* x, Lists lists, const float* turned, const float* bias, int64_t labels,
+                       int64_t fan_in, int64_t group, int64_t rows, bool far, float* z, int64_t z_stride);
 };
 
 struct FaninBackward {
