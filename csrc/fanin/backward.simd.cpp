@@ -15,6 +15,8 @@ constexpr int kInputs = 8;
 constexpr int kInputs = 4;
 #endif
 constexpr int kPart = 2;  // vectors of a tile that a register tile works on at once
+constexpr int kPace =
+    512;  // multiply-adds between the pieces of g that are moved: done in time for lists of 32
 constexpr int kLaneVectors = kLanes / kWidth;
 
 // One label with its own index list. kAhead asks for the lines of the next label.
@@ -58,7 +60,7 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
   }
   for (int64_t n = 0; n < n_labels; ++n) {
     if (active && !active[n]) continue;
-    if (moving && n % 2 == 0) move_on(*moving);
+    if (moving && n % (kPace / (kInputs * kPart * kWidth)) == 0) move_on(*moving);
     vf gn[kPart];
     for (int v = 0; v < kPart; ++v) gn[v] = load(g + n * kTile + v * kWidth);
     for (int i = 0; i < kI; ++i) {
@@ -128,7 +130,6 @@ void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w
       n = left < kMost ? left : kMost;
       const auto* list = all + l / group * fan_in;
       const float* wl = w + l * fan_in;
-      fetch_weights(wl, n * fan_in);
       const bool ahead = far && l % group == 0 && l + group < labels;
       float* tile = gx;
       for (int64_t row = 0; row < rows; row += kTile, tile += x_stride) {
@@ -139,6 +140,7 @@ void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w
         for (int v = 0; v < kTile; v += kPart * kWidth) {
           int64_t i = 0;
           for (; i + kInputs <= fan_in; i += kInputs) {
+            if (row == 0 && v == 0) fetch_weights(wl + i * n, kInputs * n);
             if (ahead && v == 0) fetch_lines(tile, list + fan_in + i, kInputs);
             grad_features_shared<kInputs>(tile + v, list + i, wl + i, gt + v, nullptr, n, fan_in, moving);
           }
@@ -231,7 +233,7 @@ XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t end = rows - first < kTile ? rows - first : kTile;
     for (int64_t r = 0; r < end; ++r, g += kLanes) {
-      if (moving && r % 4 == 0) move_on(*moving);
+      if (moving && r % (kPace / (kI * kLanes)) == 0) move_on(*moving);
       vf gr[kLaneVectors];
       for (int v = 0; v < kLaneVectors; ++v) gr[v] = load(g + v * kWidth);
       for (int i = 0; i < kI; ++i) {
