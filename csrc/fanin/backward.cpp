@@ -92,10 +92,11 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
   const FaninConvert& convert = fanin_convert();
   const int64_t s = layer.fan_in, x_stride = layer.features * tile_size();
   const int64_t step = block_labels(layer), run = 16 * step;
-  // float32 goes to its place at once, past the caches if it is large and comes in whole lines
-  const bool direct = gw.type == DType::f32;
+  // Past the caches if it is large. float32 goes to its place at once if it can.
   const bool streamed = layer.labels * s * size_of(gw.type) > kStream;
-  const bool lines = batch <= kRows && s % kLanes == 0 && reinterpret_cast<uintptr_t>(gw.data) % 64 == 0;
+  const bool lines = fanin_backward().whole_lines && batch <= kRows && s % kLanes == 0 &&
+                     reinterpret_cast<uintptr_t>(gw.data) % 64 == 0;
+  const bool direct = gw.type == DType::f32 && (lines || !streamed);
   parallel_for(chunk_count(layer.labels, run), threads, [&](int64_t chunk, int) {
     const int64_t begin = chunk * run, end = std::min(layer.labels, begin + run);
     BlockReader reader(layer);
@@ -104,7 +105,7 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
     for_pieces(lanes, batch, begin, end, step, [&](const Piece& piece, const float* g_lanes, Moving* moving) {
       if (piece.row == 0) reader.read(piece.first, piece.labels);
       float* to = direct ? static_cast<float*>(at(gw, piece.first * s)) : sum_w.data();
-      const Put put = piece.row > 0 ? Put::add : direct && streamed && lines ? Put::stream : Put::set;
+      const Put put = piece.row > 0 ? Put::add : direct && streamed ? Put::stream : Put::set;
       fanin_backward().grad_weights_rows(x.data() + piece.row / tile_size() * x_stride, x_stride,
                                          reader.lists(), g_lanes, piece.rows, piece.labels, s, layer.group,
                                          far_tile(layer), put, moving, to,
@@ -123,7 +124,7 @@ void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, 
   check(layer, batch);
   const FaninBackward& passes = fanin_backward();
   FeatureSums sums(layer, batch);
-  if (in_lanes(layer)) {
+  if (in_lanes(layer) && passes.whole_lines) {
     grad_features_groups(layer, g, batch, sums, threads);
     return sums.store(gx, threads);
   }

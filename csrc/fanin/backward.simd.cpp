@@ -378,7 +378,8 @@ void grad_weights(const float* x, int64_t x_stride, Lists lists, const float* g,
 
 }  // namespace
 
-extern const FaninBackward fanin_backward_table = {&grad_features, &grad_features_sorted, &grad_weights,
-                                                   &grad_features_rows, &grad_weights_rows};
+extern const FaninBackward fanin_backward_table = {&grad_features,     &grad_features_sorted,
+                                                   &grad_weights,      &grad_features_rows,
+                                                   &grad_weights_rows, kWidth >= kLanes};
 
 }  // namespace xmc::XMC_SIMD_NS

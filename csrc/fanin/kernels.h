@@ -103,6 +103,9 @@ struct FaninBackward {
   void (*grad_weights_rows)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
                             int64_t labels, int64_t fan_in, int64_t group, bool far, Put put, Moving* moving,
                             float* gw, float* gbias);
+  // A vector holds kLanes floats. Otherwise grad_features_rows and Put::stream (which writes parts of lines)
+  // were slower than tiles of g and a copy.
+  bool whole_lines;
 };
 
 struct FaninLoss {
