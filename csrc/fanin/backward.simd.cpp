@@ -290,9 +290,13 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
   if (!gbias) return;
   float total[kLanes];
   for (int v = 0; v < kLanes; v += kWidth) {
-    vf a = splat(0.f);
-    for (int64_t r = 0; r < rows; ++r) a = a + load(g + r * kLanes + v);
-    store(total + v, a);
+    vf a[4] = {splat(0.f), splat(0.f), splat(0.f), splat(0.f)};  // to hide the latency of the addition
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      for (int k = 0; k < 4; ++k) a[k] = a[k] + load(g + (r + k) * kLanes + v);
+    }
+    for (; r < rows; ++r) a[0] = a[0] + load(g + r * kLanes + v);
+    store(total + v, (a[0] + a[1]) + (a[2] + a[3]));
   }
   for (int64_t k = 0; k < n_labels; ++k) gbias[k] = put == Put::add ? gbias[k] + total[k] : total[k];
 }
