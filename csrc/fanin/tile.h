@@ -31,7 +31,7 @@ XMC_INLINE Four four(const uint32_t* list) {
   return {{list[0], list[1], list[2], list[3]}};
 }
 XMC_INLINE Four four(const uint16_t* list) {
-#if defined(XMC_SIMD_IS_avx2)
+#if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
   uint64_t all;
   ::memcpy(&all, list, 8);
   return {{all & 0xffff, all >> 16 & 0xffff, all >> 32 & 0xffff, all >> 48}};
@@ -47,6 +47,25 @@ struct Spread {
   __m256 all;
   XMC_INLINE explicit Spread(const float* w) : all(_mm256_loadu_ps(w)) {}
   XMC_INLINE vf operator[](int k) const { return {_mm256_permutevar8x32_ps(all, _mm256_set1_epi32(k))}; }
+};
+#elif defined(XMC_SIMD_IS_avx512)
+struct Spread {
+  __m512 all[2];  // four weights, the same in each 128-bit part
+  XMC_INLINE explicit Spread(const float* w)
+      : all{_mm512_broadcast_f32x4(_mm_loadu_ps(w)), _mm512_broadcast_f32x4(_mm_loadu_ps(w + 4))} {}
+  XMC_INLINE vf operator[](int k) const {
+    const __m512 from = all[k / 4];
+    switch (k % 4) {
+      case 0:
+        return {_mm512_permute_ps(from, 0x00)};
+      case 1:
+        return {_mm512_permute_ps(from, 0x55)};
+      case 2:
+        return {_mm512_permute_ps(from, 0xaa)};
+      default:
+        return {_mm512_permute_ps(from, 0xff)};
+    }
+  }
 };
 #else
 struct Spread {
