@@ -37,6 +37,9 @@ SIZES = [
     (100, 60, 1100, 9, 1),
     (131, 40, 100, 17, 16),
     (33, 20000, 100, 9, 16),
+    (130, 50, 4400, 9, 16),
+    (20, 40, 301, 19, 32),
+    (9, 300, 410, 20, 80),
 ]
 
 
@@ -316,6 +319,21 @@ def test_large_outputs(simd, labels, group):
         narrow = layer.bfloat16()(x.bfloat16())
         few = torch.cat([layer(x[i : i + 8].bfloat16()) for i in range(0, 33, 8)])
     assert torch.equal(narrow, few)
+
+
+@pytest.mark.parametrize("group", [1, 16])
+def test_large_gradients(simd, group):
+    """A gradient for the weights that is streamed past the caches, in whole lines."""
+    labels, half = 65_541, 32_768
+    layer, x = make(5, 40, labels, 32, group)
+    g = torch.randn(5, labels, generator=torch.Generator().manual_seed(1))
+    indices = layer.indices
+    gw, gb = ops.ops.fan_in_grad_weights(x, g, indices, group, True, x.dtype)
+    assert gw.numel() * 4 > 8 << 20
+    parts = [(g[:, :half], indices[: half // group]), (g[:, half:], indices[half // group :])]
+    few = [ops.ops.fan_in_grad_weights(x, a.contiguous(), i, group, True, x.dtype) for a, i in parts]
+    assert torch.equal(gw, torch.cat([a for a, _ in few]))
+    assert torch.equal(gb, torch.cat([b for _, b in few]))
 
 
 def test_memory_of_large_results_is_reused():
