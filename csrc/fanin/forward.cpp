@@ -17,7 +17,10 @@ void forward(const Layer& layer, ConstTensor x, int64_t batch, Tensor out, int t
   const auto of_groups = [&](int64_t labels) {
     return std::max<int64_t>(1, labels / layer.group) * layer.group;
   };
-  const int64_t piece = of_groups(narrowed ? 1024 : lanes ? 256 : 128), step = std::max(piece, 1024 / piece * piece);
+  const int64_t piece = of_groups(narrowed ? 1024
+                                  : lanes  ? 256
+                                           : 128),
+                step = std::max(piece, 1024 / piece * piece);
   const int64_t run = 4 * step;  // of a thread; its ends may share cache lines of the output with others
   const int64_t width = (piece + 15) / 16 * 16 + 16;  // of a staged row: room for a carried line before it
   struct Scratch {
