@@ -184,9 +184,9 @@ def test_sparse_gradient_matches_dense(size, dtype):
 
 
 def test_bit_equal_over_threads():
-    layer, x = make(100, 60, 3000, 16, 1)
-    shared, _ = make(100, 60, 3000, 16, 16)
-    targets = sp.random(100, 3000, 0.01, format="csr", random_state=0) != 0
+    layer, x = make(100, 60, 9000, 16, 1)
+    shared, _ = make(100, 60, 9000, 16, 16)
+    targets = sp.random(100, 9000, 0.01, format="csr", random_state=0) != 0
 
     def everything():
         results = []
