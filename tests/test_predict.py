@@ -185,7 +185,7 @@ def test_bounds_hold(simd, signs, bias):
     X *= {"positive": 1, "negative": -1, "both": np.where(np.arange(columns) % 2, 1, -1)}[signs]
     model = SparseModel(sp.csr_matrix(W.astype(np.float32)), bias=bias)
     layout = model.prepare()._layout
-    assert layout["out_label"].size > 1000
+    assert layout["outlier"].size > 3000
     assert layout["sizes"][1] >= (bias is not None)
     few, everything = model.predict(X, 6), model.predict(X, 1300)
     first = np.arange(100)[:, None] * 1300 + np.arange(6)
@@ -245,12 +245,20 @@ def test_block_size_does_not_change_bits():
     slots = arrays["slot"]
     sparse = np.flatnonzero(slots < -1)
     built, n_dense = int(arrays["sizes"][0]), arrays["byte"].size // 2048
+    posting = np.dtype([("label", "<u2"), ("weight", "<f4")])
+    found = arrays["outlier"].view(posting)
     outliers = [
-        (place // n_dense * built + int(arrays["out_label"][p]), place % n_dense, arrays["out_weight"][p])
+        (place // n_dense * built + int(found["label"][p]), place % n_dense, found["weight"][p])
         for place in range(len(arrays["out_ptr"]) - 1)
         for p in range(*arrays["out_ptr"][place : place + 2])
     ]
     assert len(outliers) > 100
+
+    def entries(labels, weights):
+        both = np.empty(len(labels), posting)
+        both["label"], both["weight"] = labels, weights
+        return both.view(np.uint16)
+
     for block in (64, 1024, 2048):
         pieces = [W[i : i + block].tocsc()[:, sparse] for i in range(0, 2000, block)]
         starts = np.cumsum([0] + [p.nnz for p in pieces])
@@ -265,11 +273,9 @@ def test_block_size_does_not_change_bits():
             slots,
             *(arrays[name] for name in ("value", "byte", "step", "error", "spread", "norm")),
             ptr.astype(np.int64),
-            np.concatenate([p.indices for p in pieces]).astype(np.uint16),
-            np.concatenate([p.data for p in pieces]),
+            entries(np.concatenate([p.indices for p in pieces]), np.concatenate([p.data for p in pieces])),
             ends.astype(np.int32),
-            np.array([o[1] for o in lists], np.uint16),
-            np.array([o[2] for o in lists], np.float32),
+            entries([o[1] for o in lists], [o[2] for o in lists]),
         )
         none = np.empty(0, np.float32)
         ids, values = predictor.topk(

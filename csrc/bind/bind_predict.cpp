@@ -34,6 +34,19 @@ py::array_t<T> take(Buffer<T>&& values) {
   return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
 }
 
+// Postings as three numbers of 16 bits each.
+static_assert(sizeof(Posting) == 3 * sizeof(uint16_t));
+py::array_t<uint16_t> take_postings(Buffer<Posting>&& postings) {
+  auto owner = std::make_unique<Buffer<Posting>>(std::move(postings));
+  auto* data = reinterpret_cast<uint16_t*>(owner->data());
+  const auto size = static_cast<py::ssize_t>(3 * owner->size());
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<Posting>*>(p); });
+  return py::array_t<uint16_t>({size}, {static_cast<py::ssize_t>(sizeof(uint16_t))}, data, free);
+}
+const Posting* postings(const Array<uint16_t>& numbers) {
+  return reinterpret_cast<const Posting*>(numbers.data());
+}
+
 py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tuple>& blocks,
                        double min_density, double budget_ratio, int threads) {
   std::vector<BlockArrays> parts;
@@ -70,9 +83,8 @@ py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tu
       std::pair(builder.plan.block, builder.plan.n_heavy), to_numpy(std::move(builder.plan.slot)),
       take(std::move(builder.value)), take(std::move(builder.byte)), take(std::move(builder.step)),
       take(std::move(builder.error)), take(std::move(builder.spread)), take(std::move(builder.norm)),
-      take(std::move(builder.ptr)), take(std::move(builder.label)), take(std::move(builder.weight)),
-      take(std::move(builder.out_ptr)), take(std::move(builder.out_label)),
-      take(std::move(builder.out_weight)));
+      take(std::move(builder.ptr)), take_postings(std::move(builder.posting)),
+      take(std::move(builder.out_ptr)), take_postings(std::move(builder.outlier)));
 }
 
 // Holds the arrays of a layout (built or mapped from disk) and predicts with them.
@@ -80,9 +92,8 @@ class PredictLayout {
  public:
   PredictLayout(int64_t labels, int64_t columns, int64_t block, int64_t heavy, Array<int32_t> slot,
                 Array<float> value, Array<int8_t> byte, Array<float> step, Array<float> error,
-                Array<float> spread, Array<float> norm, Array<int64_t> ptr, Array<uint16_t> label,
-                Array<float> weight, Array<int32_t> out_ptr, Array<uint16_t> out_label,
-                Array<float> out_weight)
+                Array<float> spread, Array<float> norm, Array<int64_t> ptr, Array<uint16_t> posting,
+                Array<int32_t> out_ptr, Array<uint16_t> outlier)
       : slot_(std::move(slot)),
         value_(std::move(value)),
         byte_(std::move(byte)),
@@ -91,11 +102,9 @@ class PredictLayout {
         spread_(std::move(spread)),
         norm_(std::move(norm)),
         ptr_(std::move(ptr)),
-        label_(std::move(label)),
-        weight_(std::move(weight)),
+        posting_(std::move(posting)),
         out_ptr_(std::move(out_ptr)),
-        out_label_(std::move(out_label)),
-        out_weight_(std::move(out_weight)) {
+        outlier_(std::move(outlier)) {
     const int64_t padded = (labels + kTile - 1) / kTile * kTile;
     const int64_t blocks = block > 0 ? (labels + block - 1) / block : 0;
     if (block <= 0 || block % kTile) throw std::invalid_argument("block must be a multiple of the tile");
@@ -113,17 +122,15 @@ class PredictLayout {
     view_.spread = spread_.data();
     view_.norm = norm_.data();
     view_.ptr = ptr_.data();
-    view_.label = label_.data();
-    view_.weight = weight_.data();
+    view_.posting = postings(posting_);
     view_.out_ptr = out_ptr_.data();
-    view_.out_label = out_label_.data();
-    view_.out_weight = out_weight_.data();
+    view_.outlier = postings(outlier_);
     bool fits = slot_.size() == columns && value_.size() == padded * view_.n_dense &&
                 byte_.size() == value_.size() && 0 <= heavy && heavy <= view_.n_dense &&
-                ptr_.size() == blocks * (view_.n_sparse + 1) + 1 && label_.size() == weight_.size() &&
-                ptr_.data()[ptr_.size() - 1] == label_.size() &&
-                out_ptr_.size() == blocks * view_.n_dense + 1 && out_label_.size() == out_weight_.size() &&
-                out_ptr_.data()[out_ptr_.size() - 1] == out_label_.size();
+                ptr_.size() == blocks * (view_.n_sparse + 1) + 1 &&
+                3 * ptr_.data()[ptr_.size() - 1] == posting_.size() &&
+                out_ptr_.size() == blocks * view_.n_dense + 1 &&
+                int64_t{3} * out_ptr_.data()[out_ptr_.size() - 1] == outlier_.size();
     for (const auto* per_label : {&step_, &error_, &spread_, &norm_}) fits &= per_label->size() == padded;
     if (!fits) throw std::invalid_argument("the arrays of the layout do not fit together");
   }
@@ -155,11 +162,9 @@ class PredictLayout {
   Array<int8_t> byte_;
   Array<float> step_, error_, spread_, norm_;
   Array<int64_t> ptr_;
-  Array<uint16_t> label_;
-  Array<float> weight_;
+  Array<uint16_t> posting_;
   Array<int32_t> out_ptr_;
-  Array<uint16_t> out_label_;
-  Array<float> out_weight_;
+  Array<uint16_t> outlier_;
   LayoutView view_;
 };
 
@@ -188,18 +193,17 @@ void bind_predict(py::module_& m) {
       "build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
       py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
       "The arrays of a prediction layout: (block, heavy), slot, value, byte, step, error, spread, norm, ptr, "
-      "label, weight, out_ptr, out_label, out_weight.");
+      "posting, out_ptr, outlier.");
   m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
   py::class_<PredictLayout>(m, "PredictLayout")
       .def(py::init<int64_t, int64_t, int64_t, int64_t, Array<int32_t>, Array<float>, Array<int8_t>,
                     Array<float>, Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<uint16_t>,
-                    Array<float>, Array<int32_t>, Array<uint16_t>, Array<float>>(),
+                    Array<int32_t>, Array<uint16_t>>(),
            py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("heavy"),
            py::arg("slot").noconvert(), py::arg("value").noconvert(), py::arg("byte").noconvert(),
            py::arg("step").noconvert(), py::arg("error").noconvert(), py::arg("spread").noconvert(),
-           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("label").noconvert(),
-           py::arg("weight").noconvert(), py::arg("out_ptr").noconvert(), py::arg("out_label").noconvert(),
-           py::arg("out_weight").noconvert())
+           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("posting").noconvert(),
+           py::arg("out_ptr").noconvert(), py::arg("outlier").noconvert())
       .def("topk", &PredictLayout::topk, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
            py::arg("data").noconvert(), py::arg("normalize"), py::arg("bias"), py::arg("scale").noconvert(),
            py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));

@@ -117,8 +117,7 @@ void LayoutBuilder::start_fill() {
     ptr[i] = total;  // a list's start; fill() moves it to its end
     total += count;
   }
-  label = Buffer<uint16_t>(total);
-  weight = Buffer<float>(total);
+  posting = Buffer<Posting>(total);
 }
 
 template <class Index>
@@ -136,9 +135,7 @@ void LayoutBuilder::fill(int64_t first_label, const CsrView<Index>& rows, int th
       for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
         const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
         if (slot >= 0) continue;
-        const int64_t at = next[-2 - slot]++;
-        label[at] = static_cast<uint16_t>(l - b * plan.block);
-        weight[at] = rows.data[p];
+        posting[next[-2 - slot]++] = {static_cast<uint16_t>(l - b * plan.block), rows.data[p]};
       }
       const int64_t begin = rows.begin(r);
       fill_dense(l, rows.indices + begin, rows.data + begin, rows.end(r) - begin, sizes);
@@ -172,7 +169,7 @@ void LayoutBuilder::fill_dense(int64_t l, const Index* columns, const float* wei
     const double q = slot < plan.n_heavy || !finite ? 0 : std::nearbyint(weights[p] / unit);
     if (std::abs(q) > 127) {
       outliers_[static_cast<size_t>(block)].push_back(
-          {slot, static_cast<uint16_t>(l - block * plan.block), weights[p]});
+          {slot, {static_cast<uint16_t>(l - block * plan.block), weights[p]}});
       continue;
     }
     value[(tile + slot) * kTile + l % kTile] = weights[p];
@@ -199,17 +196,14 @@ void LayoutBuilder::finish() {
     throw std::length_error("the model has too many weights for one prediction layout");
   }
   out_ptr = Buffer<int32_t>(static_cast<int64_t>(outliers_.size()) * plan.n_dense + 1);
-  out_label = Buffer<uint16_t>(static_cast<int64_t>(total));
-  out_weight = Buffer<float>(static_cast<int64_t>(total));
+  outlier = Buffer<Posting>(static_cast<int64_t>(total));
   int32_t end = 0;
   for (size_t b = 0; b < outliers_.size(); ++b) {
     int32_t* next = out_ptr.data() + static_cast<int64_t>(b) * plan.n_dense;
     for (const Outlier& o : outliers_[b]) ++next[o.slot];
     for (int64_t s = 0; s < plan.n_dense; ++s) end = (next[s] += end);  // a list's end; filled backwards
     for (auto o = outliers_[b].rbegin(); o != outliers_[b].rend(); ++o) {
-      const int32_t at = --next[o->slot];
-      out_label[at] = o->label;
-      out_weight[at] = o->weight;
+      outlier[--next[o->slot]] = o->posting;
     }
   }
   out_ptr[out_ptr.size() - 1] = end;

@@ -6,8 +6,8 @@
 //   dense   slot[c] = r >= 0.  Tiles of kTile labels, the last one padded with zeros: the weight of label
 //           t * kTile + lane is value[(t * n_dense + r) * kTile + lane].
 //   sparse  slot[c] = -2 - j.  Postings, in blocks of `block` labels (a multiple of kTile): those of block b
-//           are ptr[b * (n_sparse + 1) + j] .. ptr[.. + j + 1), sorted by label:
-//           label[p] is the label's position in the block, weight[p] its weight.
+//           are ptr[b * (n_sparse + 1) + j] .. ptr[.. + j + 1), sorted by label: posting[p] is the label's
+//           position in the block and its weight, side by side, because lists are short and far apart.
 //   empty   slot[c] = kEmpty.
 //
 // Dense columns are numbered by descending sum of squares: that puts the features that rows share most next
@@ -16,7 +16,7 @@
 // Most labels are ruled out with the other dense weights in bytes (predict.h): w ~ step[l] * q with integers
 // |q| <= 127, q = byte[(t * n_dense + r) * kTile + byte_place(lane)]. The largest kOutliers of a label's
 // dense weights would need a larger step: they are zero in `value` and `byte` and are postings as well, those
-// of block b and dense column r at out_ptr[b * n_dense + r] .. out_ptr[.. + 1).
+// of block b and dense column r are outlier[out_ptr[b * n_dense + r] .. out_ptr[.. + 1)).
 // error[l] is a label's largest |w - step q|, spread[l] the norm of step q, norm[l] that of all its weights;
 // rounded up, padded to whole tiles, infinite for labels with a weight that is not finite.
 //
@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/buffer.h"
@@ -43,6 +44,20 @@ inline constexpr int64_t byte_place(int64_t lane) {
   return lane % 16 / 4 * 16 + lane / 16 * 4 + lane % 4;
 }
 
+// Six bytes; in arrays of the layout three numbers of 16 bits.
+struct Posting {
+  uint16_t label;
+  uint16_t bits[2];
+
+  Posting(uint16_t l, float w) : label(l) { std::memcpy(bits, &w, sizeof w); }
+  Posting() : label(0), bits{0, 0} {}
+  float weight() const {
+    float w;
+    std::memcpy(&w, bits, sizeof w);
+    return w;
+  }
+};
+
 struct LayoutView {
   int64_t labels = 0;
   int64_t columns = 0;
@@ -57,12 +72,10 @@ struct LayoutView {
   const float* error = nullptr;
   const float* spread = nullptr;
   const float* norm = nullptr;
-  const int64_t* ptr = nullptr;         // blocks * (n_sparse + 1) + 1
-  const uint16_t* label = nullptr;      // postings
-  const float* weight = nullptr;        // postings
-  const int32_t* out_ptr = nullptr;     // blocks * n_dense + 1
-  const uint16_t* out_label = nullptr;  // outliers
-  const float* out_weight = nullptr;    // outliers
+  const int64_t* ptr = nullptr;  // blocks * (n_sparse + 1) + 1
+  const Posting* posting = nullptr;
+  const int32_t* out_ptr = nullptr;  // blocks * n_dense + 1
+  const Posting* outlier = nullptr;
 
   int64_t tiles() const { return (labels + kTile - 1) / kTile; }
   int64_t blocks() const { return (labels + block - 1) / block; }
@@ -106,15 +119,13 @@ class LayoutBuilder {
   Buffer<int8_t> byte;
   Buffer<float> step, error, spread, norm;
   Buffer<int64_t> ptr;
-  Buffer<uint16_t> label, out_label;
-  Buffer<float> weight, out_weight;
   Buffer<int32_t> out_ptr;
+  Buffer<Posting> posting, outlier;
 
  private:
   struct Outlier {
     int32_t slot;
-    uint16_t label;
-    float weight;
+    Posting posting;
   };
   std::vector<std::vector<Outlier>> outliers_;  // by block
 

@@ -189,13 +189,15 @@ void add_postings(const LayoutView& layout, const Features& lists, int64_t i, in
   for (int64_t f = lists.start[static_cast<size_t>(i)]; f < lists.start[static_cast<size_t>(i) + 1]; ++f) {
     if (f + kStarts < last) fetch(ptr + id[f + kStarts]);
     if (f + kEntries < last) {
-      const int64_t next = ptr[id[f + kEntries]];
-      fetch(layout.label + next);
-      fetch(layout.weight + next);
-      fetch(layout.weight + next + 16);
+      const Posting* next = layout.posting + ptr[id[f + kEntries]];
+      fetch(next);
+      fetch(next + 11);  // on the next line
     }
     const float x = lists.value[static_cast<size_t>(f)];
-    for (int64_t p = ptr[id[f]]; p < ptr[id[f] + 1]; ++p) scores[layout.label[p]] += x * layout.weight[p];
+    const Posting* last_of_list = layout.posting + ptr[id[f] + 1];
+    for (const Posting* p = layout.posting + ptr[id[f]]; p < last_of_list; ++p) {
+      scores[p->label] += x * p->weight();
+    }
   }
 }
 
@@ -204,7 +206,9 @@ void add_outliers(const LayoutView& layout, const Features& dense, int64_t i, in
   for (int64_t f = dense.start[static_cast<size_t>(i)]; f < dense.start[static_cast<size_t>(i) + 1]; ++f) {
     const int32_t* list = ptr + dense.id[static_cast<size_t>(f)];
     const float x = dense.value[static_cast<size_t>(f)];
-    for (int32_t p = list[0]; p < list[1]; ++p) scores[layout.out_label[p]] += x * layout.out_weight[p];
+    for (int32_t p = list[0]; p < list[1]; ++p) {
+      scores[layout.outlier[p].label] += x * layout.outlier[p].weight();
+    }
   }
 }
 

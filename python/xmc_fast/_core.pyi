@@ -392,10 +392,8 @@ def build_layout(
     npt.NDArray[np.float32],
     npt.NDArray[np.int64],
     npt.NDArray[np.uint16],
-    npt.NDArray[np.float32],
     npt.NDArray[np.int32],
     npt.NDArray[np.uint16],
-    npt.NDArray[np.float32],
 ]: ...
 def merge_topk(
     lists: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]],
@@ -418,11 +416,9 @@ class PredictLayout:
         spread: npt.NDArray[np.float32],
         norm: npt.NDArray[np.float32],
         ptr: npt.NDArray[np.int64],
-        label: npt.NDArray[np.uint16],
-        weight: npt.NDArray[np.float32],
+        posting: npt.NDArray[np.uint16],
         out_ptr: npt.NDArray[np.int32],
-        out_label: npt.NDArray[np.uint16],
-        out_weight: npt.NDArray[np.float32],
+        outlier: npt.NDArray[np.uint16],
     ) -> None: ...
     def topk(
         self,

@@ -23,7 +23,7 @@ TILE = 64
 FORMAT = "tiles of 64, bytes"  # of a layout on disk; one of another format is built anew
 ARRAYS = (
     *("slot", "value", "byte", "step", "error", "spread", "norm"),
-    *("ptr", "label", "weight", "out_ptr", "out_label", "out_weight"),
+    *("ptr", "posting", "out_ptr", "outlier"),
 )
 NONE = np.empty(0, np.float32)
 
