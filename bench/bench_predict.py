@@ -2,9 +2,10 @@
 
 Models are one-vs-all models trained with `OneVsAll`'s defaults and pruned at 0.01 (bench/models.py), kept in
 XMC_CACHE. ``--trees pecos omikuji`` also trains those peers (minutes) and compares speed and P@k; ``--sets``
-picks data sets (the table keeps its rows of the others); ``--one`` prints the latency of single rows and texts,
-``--pruning`` what pruning costs (``--write docs`` makes docs/experiments/predict.md of it), ``--open`` how fast a
-large model opens and whether processes share its pages (predict_open.py).
+picks data sets (the table keeps its rows of the others), ``--delta 0.05`` prunes the models further; ``--one``
+prints the latency of single rows and texts, ``--pruning`` what pruning costs (``--write docs`` makes
+docs/experiments/predict.md of it), ``--open`` how fast a large model opens and whether processes share its pages
+(predict_open.py).
 """
 
 from __future__ import annotations
@@ -161,9 +162,14 @@ def precision(Y, top):
     return {f"P@{k}": 100 * float(precision_at_k(Y, top, k)) for k in (1, 3, 5)}
 
 
-def bench_set(name, trees, rounds, table):
+def case_name(name, delta):
+    return name if delta == DELTA else f"{name} at {delta:g}"
+
+
+def bench_set(name, delta, trees, rounds, table):
     X, Y, Xt, Yt = matrices(name)
-    model = model_of(name).prepare()
+    model = model_of(name)
+    model = (model if delta == DELTA else model.prune(delta)).prepare()
     check_exact(model, Xt)
     cases, rows = flat_cases(model, Xt)
     quality = {"xmc_fast": precision(Yt, model.predict(Xt, K))}
@@ -182,7 +188,7 @@ def bench_set(name, trees, rounds, table):
         each = seconds / rows.get(case, Xt.shape[0])
         of_limit = work / ours / 1e9 / table.info["fma_gflops"] if case == "xmc_fast" else ""
         table.add(
-            set=name,
+            set=case_name(name, delta),
             density=model.density,
             what=case,
             us_per_row=1e6 * each,
@@ -194,7 +200,7 @@ def bench_set(name, trees, rounds, table):
         {n: (lambda n=n: model.predict(Xt, K, n_jobs=n)) for n in (1, 2)}, rounds=rounds, warm_up=True
     )
     table.add(
-        set=name,
+        set=case_name(name, delta),
         density=model.density,
         what="xmc_fast, 2 threads (wall)",
         us_per_row=1e6 * wall[2] / Xt.shape[0],
@@ -292,6 +298,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sets", nargs="*", default=SETS)
+    parser.add_argument("--delta", type=float, default=DELTA, help="weights below are pruned")
     parser.add_argument("--trees", nargs="*", default=[], choices=["pecos", "omikuji"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="latency of single rows and texts only")
@@ -319,8 +326,9 @@ def main():
         columns = ["set", "density", "what", "us_per_row", "times_ours", "of_fma_limit", "P@1", "P@3", "P@5"]
         table = Table("predict", columns, info)
         for name in args.sets:
-            table.rows = [row for row in table.rows if row["set"] != name]
-            bench_set(name, args.trees, args.rounds, table)
+            case = case_name(name, args.delta)
+            table.rows = [row for row in table.rows if row["set"] != case]
+            bench_set(name, args.delta, args.trees, args.rounds, table)
             keep_others(table)
     print(table)
     table.save()
@@ -331,7 +339,7 @@ def keep_others(table):
     path, here = RESULTS / f"{table.name}.json", {row["set"] for row in table.rows}
     if path.exists():
         table.rows += [row for row in json.loads(path.read_text("utf-8"))["rows"] if row["set"] not in here]
-    table.rows.sort(key=lambda row: SETS.index(row["set"]))
+    table.rows.sort(key=lambda row: (SETS.index(row["set"].split(" at ")[0]), row["set"]))
     table.save()
 
 

@@ -114,7 +114,7 @@ def test_ties_and_missing(simd, kind):
 
 def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
     rng = np.random.default_rng(5)
-    W = sp.csr_matrix(weights_like_trained(1500, 300, rng))
+    W = sp.csr_matrix(weights_like_trained(6000, 300, rng))
     X = sp.csr_matrix(rows(700, 300, rng, 0.1))
     expected = SparseModel(W).predict(X, 5, n_jobs=1)
 
@@ -127,14 +127,14 @@ def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
     same(SparseModel([W[:1], W[1:700], W[700:700], W[700:]]).predict(X, 5))
     same(sp.vstack([SparseModel(W).predict(X[i : i + 97], 5) for i in range(0, 700, 97)]).tocsr())
     whole = layout_module.build_layout(SparseModel(W).blocks, *W.shape, 1)
-    assert whole["block"][0] == 512
+    assert whole["sizes"][0] < 6000
     monkeypatch.setattr(layout_module, "MIN_DENSITY", 2.0)
     postings = SparseModel(W).predict(X, 5)
     np.testing.assert_allclose(postings.data, expected.data, atol=1e-4)
 
 
 @pytest.mark.parametrize("proba", [False, True])
-def test_weights_that_differ_in_their_low_halves_only(simd, proba):
+def test_weights_that_differ_in_their_last_bits_only(simd, proba):
     """Bounds cannot tell such labels apart, exact scores do: 600 of them for 500 rows, more than are kept."""
     rng = np.random.default_rng(12)
     W = np.tile(rng.normal(size=(1, 30)), (600, 1)).astype(np.float32)
@@ -169,29 +169,113 @@ def test_weights_of_any_size(simd, size):
     np.testing.assert_array_equal(few.data, everything.data[first].ravel())
 
 
+@pytest.mark.parametrize("bias", [None, 1.0])
+@pytest.mark.parametrize("signs", ["positive", "negative", "both"])
+def test_bounds_hold(simd, signs, bias):
+    """Few of many labels, chosen by bounds on rounded weights and values, are those of the list of all."""
+    rng = np.random.default_rng(14)
+    # Scores that differ by less than rounding to bytes does, outliers, a heavy column, labels of all sizes.
+    columns = 700
+    W = rng.normal(size=(1300, columns)) * np.exp(rng.normal(size=(1300, 1)))
+    W[rng.random(W.shape) < 0.002] *= 30
+    W -= W.mean(axis=1)[:, None]
+    if bias is not None:
+        W = np.hstack([W, 400 - 1e-3 * rng.random((1300, 1))])
+    X = 1 + 0.002 * rng.normal(size=(100, columns))
+    X *= {"positive": 1, "negative": -1, "both": np.where(np.arange(columns) % 2, 1, -1)}[signs]
+    model = SparseModel(sp.csr_matrix(W.astype(np.float32)), bias=bias)
+    layout = model.prepare()._layout
+    assert layout["outlier"].size > 3000
+    assert layout["sizes"][1] >= (bias is not None)
+    few, everything = model.predict(X, 6), model.predict(X, 1300)
+    first = np.arange(100)[:, None] * 1300 + np.arange(6)
+    np.testing.assert_array_equal(few.indices, everything.indices[first].ravel())
+    np.testing.assert_array_equal(few.data, everything.data[first].ravel())
+
+
+def labels_with_step_one(columns):
+    """900 labels whose weights are rounded to integers, by what they have in 100 columns before the others."""
+    W = np.zeros((900, 100 + columns), np.float32)
+    W[:, :100] = 1
+    for shift in (0, 1):
+        W[np.arange(900), (np.arange(900) + shift) % 100] = 127
+    return W
+
+
+def best_by_bounds(W, X):
+    model = SparseModel(sp.csr_matrix(W))
+    layout = model.prepare()._layout
+    np.testing.assert_array_equal(layout["step"][:900], 1)
+    return model.predict(np.hstack([np.zeros((1, 100)), X]), 1).indices.tolist()
+
+
+def test_bound_of_rounded_weights_is_needed(simd):
+    """The best label looks worse than all others by as much as rounding its weights and theirs can do."""
+    n = 300
+    W = labels_with_step_one(1 + n)
+    W[:, 100], W[:, 101:] = -0.02 * n - 1, 10.51  # looks like 11
+    W[899, 100], W[899, 101:] = 0, 10.49  # looks like 10
+    assert best_by_bounds(W, np.ones((1, n + 1))) == [899]
+
+
+@pytest.mark.parametrize("levels", [127, 255])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bound_of_rounded_values_is_needed(simd, levels, sign):
+    """The same for rounding the row's values."""
+    n = 300
+    W = labels_with_step_one(2 + n)
+    W[:, 100] = 1000  # heavy, hence exact
+    W[:899, 100] += 200 * n * 100.49 / levels - 1
+    W[:, 101] = 1  # dense; has the largest value
+    W[:, 102:] = -100 * sign
+    W[899, 102:] = 100 * sign
+    X = np.full((1, n + 2), sign * 100.49 / levels)  # looks like 100 / levels
+    X[0, :2] = 1
+    assert best_by_bounds(W, X) == [899]
+
+
 def test_block_size_does_not_change_bits():
     """Postings cut into other blocks give the same bits."""
     rng = np.random.default_rng(6)
-    W = sp.csr_matrix(weights_like_trained(2000, 100, rng))
-    X = sp.csr_matrix(rows(50, 100, rng))
+    W = sp.csr_matrix(weights_like_trained(2000, 600, rng, 0.8))
+    X = sp.csr_matrix(rows(50, 600, rng))
     model = SparseModel(W)
     arrays = layout_module.build_layout(model.blocks, *W.shape, 1)
     expected = model.predict(X, 6)
     slots = arrays["slot"]
     sparse = np.flatnonzero(slots < -1)
+    built, n_dense = int(arrays["sizes"][0]), arrays["byte"].size // 2048
+    posting = np.dtype([("label", "<u2"), ("weight", "<f4")])
+    found = arrays["outlier"].view(posting)
+    outliers = [
+        (place // n_dense * built + int(found["label"][p]), place % n_dense, found["weight"][p])
+        for place in range(len(arrays["out_ptr"]) - 1)
+        for p in range(*arrays["out_ptr"][place : place + 2])
+    ]
+    assert len(outliers) > 100
+
+    def entries(labels, weights):
+        both = np.empty(len(labels), posting)
+        both["label"], both["weight"] = labels, weights
+        return both.view(np.uint16)
+
     for block in (64, 1024, 2048):
         pieces = [W[i : i + block].tocsc()[:, sparse] for i in range(0, 2000, block)]
         starts = np.cumsum([0] + [p.nnz for p in pieces])
         ptr = np.concatenate([p.indptr + s for p, s in zip(pieces, starts, strict=False)] + [starts[-1:]])
+        lists = sorted((label // block * n_dense + slot, label % block, w) for label, slot, w in outliers)
+        ends = np.searchsorted([o[0] for o in lists], np.arange(-(-2000 // block) * n_dense + 1))
         predictor = _core.PredictLayout(
             2000,
-            100,
+            600,
             block,
+            int(arrays["sizes"][1]),
             slots,
-            *(arrays[name] for name in ("high", "low", "error", "norm")),
+            *(arrays[name] for name in ("value", "byte", "step", "error", "spread", "norm")),
             ptr.astype(np.int64),
-            np.concatenate([p.indices for p in pieces]).astype(np.uint16),
-            np.concatenate([p.data for p in pieces]),
+            entries(np.concatenate([p.indices for p in pieces]), np.concatenate([p.data for p in pieces])),
+            ends.astype(np.int32),
+            entries([o[1] for o in lists], [o[2] for o in lists]),
         )
         none = np.empty(0, np.float32)
         ids, values = predictor.topk(

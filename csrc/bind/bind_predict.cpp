@@ -34,6 +34,19 @@ py::array_t<T> take(Buffer<T>&& values) {
   return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
 }
 
+// Postings as three numbers of 16 bits each.
+static_assert(sizeof(Posting) == 3 * sizeof(uint16_t));
+py::array_t<uint16_t> take_postings(Buffer<Posting>&& postings) {
+  auto owner = std::make_unique<Buffer<Posting>>(std::move(postings));
+  auto* data = reinterpret_cast<uint16_t*>(owner->data());
+  const auto size = static_cast<py::ssize_t>(3 * owner->size());
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<Posting>*>(p); });
+  return py::array_t<uint16_t>({size}, {static_cast<py::ssize_t>(sizeof(uint16_t))}, data, free);
+}
+const Posting* postings(const Array<uint16_t>& numbers) {
+  return reinterpret_cast<const Posting*>(numbers.data());
+}
+
 py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tuple>& blocks,
                        double min_density, double budget_ratio, int threads) {
   std::vector<BlockArrays> parts;
@@ -66,49 +79,60 @@ py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tu
     });
   }
   builder.finish();
-  return py::make_tuple(builder.plan.block, to_numpy(std::move(builder.plan.slot)),
-                        take(std::move(builder.high)), take(std::move(builder.low)),
-                        take(std::move(builder.error)), take(std::move(builder.norm)),
-                        to_numpy(std::move(builder.ptr)), to_numpy(std::move(builder.label)),
-                        to_numpy(std::move(builder.weight)));
+  return py::make_tuple(
+      std::pair(builder.plan.block, builder.plan.n_heavy), to_numpy(std::move(builder.plan.slot)),
+      take(std::move(builder.value)), take(std::move(builder.byte)), take(std::move(builder.step)),
+      take(std::move(builder.error)), take(std::move(builder.spread)), take(std::move(builder.norm)),
+      take(std::move(builder.ptr)), take_postings(std::move(builder.posting)),
+      take(std::move(builder.out_ptr)), take_postings(std::move(builder.outlier)));
 }
 
 // Holds the arrays of a layout (built or mapped from disk) and predicts with them.
 class PredictLayout {
  public:
-  PredictLayout(int64_t labels, int64_t columns, int64_t block, Array<int32_t> slot, Array<uint16_t> high,
-                Array<uint16_t> low, Array<float> error, Array<float> norm, Array<int64_t> ptr,
-                Array<uint16_t> label, Array<float> weight)
+  PredictLayout(int64_t labels, int64_t columns, int64_t block, int64_t heavy, Array<int32_t> slot,
+                Array<float> value, Array<int8_t> byte, Array<float> step, Array<float> error,
+                Array<float> spread, Array<float> norm, Array<int64_t> ptr, Array<uint16_t> posting,
+                Array<int32_t> out_ptr, Array<uint16_t> outlier)
       : slot_(std::move(slot)),
-        high_(std::move(high)),
-        low_(std::move(low)),
+        value_(std::move(value)),
+        byte_(std::move(byte)),
+        step_(std::move(step)),
         error_(std::move(error)),
+        spread_(std::move(spread)),
         norm_(std::move(norm)),
         ptr_(std::move(ptr)),
-        label_(std::move(label)),
-        weight_(std::move(weight)) {
-    const int64_t tiles = (labels + kTile - 1) / kTile;
+        posting_(std::move(posting)),
+        out_ptr_(std::move(out_ptr)),
+        outlier_(std::move(outlier)) {
+    const int64_t padded = (labels + kTile - 1) / kTile * kTile;
     const int64_t blocks = block > 0 ? (labels + block - 1) / block : 0;
     if (block <= 0 || block % kTile) throw std::invalid_argument("block must be a multiple of the tile");
-    view_ = {labels,
-             columns,
-             tiles ? high_.size() / (tiles * kTile) : 0,
-             blocks ? (ptr_.size() - 1) / blocks - 1 : 0,
-             block,
-             slot_.data(),
-             high_.data(),
-             low_.data(),
-             error_.data(),
-             norm_.data(),
-             ptr_.data(),
-             label_.data(),
-             weight_.data()};
-    if (slot_.size() != columns || high_.size() != tiles * kTile * view_.n_dense ||
-        low_.size() != high_.size() || error_.size() != tiles * kTile || norm_.size() != tiles * kTile ||
-        ptr_.size() != blocks * (view_.n_sparse + 1) + 1 || label_.size() != weight_.size() ||
-        ptr_.data()[ptr_.size() - 1] != label_.size()) {
-      throw std::invalid_argument("the arrays of the layout do not fit together");
-    }
+    view_.labels = labels;
+    view_.columns = columns;
+    view_.n_dense = padded ? value_.size() / padded : 0;
+    view_.n_heavy = heavy;
+    view_.n_sparse = blocks ? (ptr_.size() - 1) / blocks - 1 : 0;
+    view_.block = block;
+    view_.slot = slot_.data();
+    view_.value = value_.data();
+    view_.byte = byte_.data();
+    view_.step = step_.data();
+    view_.error = error_.data();
+    view_.spread = spread_.data();
+    view_.norm = norm_.data();
+    view_.ptr = ptr_.data();
+    view_.posting = postings(posting_);
+    view_.out_ptr = out_ptr_.data();
+    view_.outlier = postings(outlier_);
+    bool fits = slot_.size() == columns && value_.size() == padded * view_.n_dense &&
+                byte_.size() == value_.size() && 0 <= heavy && heavy <= view_.n_dense &&
+                ptr_.size() == blocks * (view_.n_sparse + 1) + 1 &&
+                3 * ptr_.data()[ptr_.size() - 1] == posting_.size() &&
+                out_ptr_.size() == blocks * view_.n_dense + 1 &&
+                int64_t{3} * out_ptr_.data()[out_ptr_.size() - 1] == outlier_.size();
+    for (const auto* per_label : {&step_, &error_, &spread_, &norm_}) fits &= per_label->size() == padded;
+    if (!fits) throw std::invalid_argument("the arrays of the layout do not fit together");
   }
 
   py::tuple topk(const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
@@ -134,11 +158,13 @@ class PredictLayout {
 
  private:
   Array<int32_t> slot_;
-  Array<uint16_t> high_, low_;
-  Array<float> error_, norm_;
+  Array<float> value_;
+  Array<int8_t> byte_;
+  Array<float> step_, error_, spread_, norm_;
   Array<int64_t> ptr_;
-  Array<uint16_t> label_;
-  Array<float> weight_;
+  Array<uint16_t> posting_;
+  Array<int32_t> out_ptr_;
+  Array<uint16_t> outlier_;
   LayoutView view_;
 };
 
@@ -163,17 +189,21 @@ py::tuple merge(const std::vector<py::tuple>& lists, int64_t k, int threads) {
 }  // namespace
 
 void bind_predict(py::module_& m) {
-  m.def("build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
-        py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
-        "The arrays of a prediction layout: block, slot, high, low, error, norm, ptr, label, weight.");
+  m.def(
+      "build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
+      py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
+      "The arrays of a prediction layout: (block, heavy), slot, value, byte, step, error, spread, norm, ptr, "
+      "posting, out_ptr, outlier.");
   m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
   py::class_<PredictLayout>(m, "PredictLayout")
-      .def(py::init<int64_t, int64_t, int64_t, Array<int32_t>, Array<uint16_t>, Array<uint16_t>, Array<float>,
-                    Array<float>, Array<int64_t>, Array<uint16_t>, Array<float>>(),
-           py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("slot").noconvert(),
-           py::arg("high").noconvert(), py::arg("low").noconvert(), py::arg("error").noconvert(),
-           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("label").noconvert(),
-           py::arg("weight").noconvert())
+      .def(py::init<int64_t, int64_t, int64_t, int64_t, Array<int32_t>, Array<float>, Array<int8_t>,
+                    Array<float>, Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<uint16_t>,
+                    Array<int32_t>, Array<uint16_t>>(),
+           py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("heavy"),
+           py::arg("slot").noconvert(), py::arg("value").noconvert(), py::arg("byte").noconvert(),
+           py::arg("step").noconvert(), py::arg("error").noconvert(), py::arg("spread").noconvert(),
+           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("posting").noconvert(),
+           py::arg("out_ptr").noconvert(), py::arg("outlier").noconvert())
       .def("topk", &PredictLayout::topk, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
            py::arg("data").noconvert(), py::arg("normalize"), py::arg("bias"), py::arg("scale").noconvert(),
            py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "core/buffer.h"
@@ -13,71 +14,74 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kScoreBytes = int64_t{4} << 20;  // of a chunk's scores for one block
-constexpr int64_t kMaxChunk = 2048;
+constexpr int64_t kScoreBytes = int64_t{16} << 20;  // of a chunk's scores for one block
+constexpr int64_t kMaxChunk = 4096;
+
+// Features of one kind, by row.
+struct Features {
+  std::vector<int64_t> start;  // rows + 1
+  std::vector<int32_t> id;
+  std::vector<float> value;
+
+  void clear() {
+    start.assign(1, 0);
+    id.clear();
+    value.clear();
+  }
+  void add(int32_t i, float x) {
+    id.push_back(i);
+    value.push_back(x);
+  }
+  void end_row() { start.push_back(static_cast<int64_t>(id.size())); }
+};
 
 // A chunk's rows as the layout wants them: normalised, with the bias, split by kind of column, the dense ones
 // in the order of their slots.
-struct SplitRows {
-  std::vector<int64_t> dense_start, sparse_start;  // rows + 1
-  std::vector<int32_t> dense, sparse;              // slots
-  std::vector<float> dense_value, sparse_value;
-  std::vector<float> length, rounding;  // rows (DenseRows)
+class SplitRows {
+ public:
+  Features dense;   // slots
+  Features sparse;  // lists
 
-  DenseRows dense_rows() const {
-    return {dense_start.data(), dense.data(), dense_value.data(), length.data(), rounding.data()};
+  PredictRows view() const {
+    return {dense.start.data(), dense.id.data(), dense.value.data(), row.data(),
+            four.data(),        n_heavy,         heavy.data()};
   }
 
   void split(const LayoutView& layout, const CsrView<>& x, const RowOptions& options, int64_t from,
              int64_t to) {
-    for (auto* v : {&dense_start, &sparse_start}) v->assign(1, 0);
-    for (auto* v : {&dense, &sparse}) v->clear();
-    for (auto* v : {&dense_value, &sparse_value, &length, &rounding}) v->clear();
+    dense.clear();
+    sparse.clear();
+    row.clear();
+    four.clear();
+    n_heavy = layout.n_heavy;
+    heavy.assign(static_cast<size_t>((to - from) * n_heavy), 0.f);
     present.resize(static_cast<size_t>(layout.n_dense + 63) / 64);
     by_slot.resize(static_cast<size_t>(layout.n_dense));
     for (int64_t i = from; i < to; ++i) {
-      float scale = 1.f;
-      if (options.normalize) {
-        double squares = 0;
-        for (int64_t p = x.begin(i); p < x.end(i); ++p) squares += static_cast<double>(x.data[p]) * x.data[p];
-        if (squares > 0) scale = static_cast<float>(1 / std::sqrt(squares));
-      }
+      double squares = 0;
+      for (int64_t p = x.begin(i); p < x.end(i); ++p) squares += static_cast<double>(x.data[p]) * x.data[p];
+      const bool scaled = options.normalize && squares > 0;
+      const float scale = scaled ? static_cast<float>(1 / std::sqrt(squares)) : 1.f;
       for (int64_t p = x.begin(i); p < x.end(i); ++p) add(layout, x.indices[p], x.data[p] * scale);
       if (options.has_bias) add(layout, layout.columns - 1, options.bias);
       take_dense();
-      add_bounds();
-      dense_start.push_back(static_cast<int64_t>(dense.size()));
-      sparse_start.push_back(static_cast<int64_t>(sparse.size()));
+      // The constants here and in layout.cpp's error: products below the smallest normal number.
+      const double all = squares * scale * scale + static_cast<double>(options.bias) * options.bias;
+      add_fours(i - from, std::sqrt(all) * (1 + 1e-6) + 1e-10,
+                5 * 0x1p-24f * static_cast<float>(x.end(i) - x.begin(i) + 9));
+      dense.end_row();
+      sparse.end_row();
     }
-    dense.resize(dense.size() + kAhead);
+    four.resize(four.size() + kAhead);
   }
 
  private:
+  std::vector<PredictRow> row;
+  std::vector<Four> four;
+  int64_t n_heavy = 0;
+  std::vector<float> heavy;
   std::vector<uint64_t> present;  // a bit per slot: cheaper than sorting a few hundred of them
   std::vector<float> by_slot;
-
-  void take_dense() {
-    for (size_t word = 0; word < present.size(); ++word) {
-      for (uint64_t bits = present[word]; bits; bits &= bits - 1) {
-        const auto slot = static_cast<int32_t>(word * 64) + std::countr_zero(bits);
-        dense.push_back(slot);
-        dense_value.push_back(by_slot[static_cast<size_t>(slot)]);
-      }
-      present[word] = 0;
-    }
-  }
-
-  void add_bounds() {
-    double squares = 0;
-    const auto start = static_cast<size_t>(dense_start.back());
-    for (size_t p = start; p < dense_value.size(); ++p) {
-      squares += static_cast<double>(dense_value[p]) * dense_value[p];
-    }
-    // The constant here and in layout.cpp's error: products below the smallest normal number.
-    const auto n = dense_value.size() - start;
-    length.push_back(n ? static_cast<float>(std::sqrt(squares) * (1 + 1e-6) + 1e-10) : 0.f);
-    rounding.push_back(5 * 0x1p-24f * static_cast<float>(n + 8));
-  }
 
   void add(const LayoutView& layout, int64_t column, float value) {
     const int32_t slot = layout.slot[column];
@@ -85,9 +89,66 @@ struct SplitRows {
       present[static_cast<size_t>(slot) / 64] |= uint64_t{1} << (slot % 64);
       by_slot[static_cast<size_t>(slot)] = value;
     } else if (slot != kEmpty) {
-      sparse.push_back(-2 - slot);
-      sparse_value.push_back(value);
+      sparse.add(-2 - slot, value);
     }
+  }
+
+  void take_dense() {
+    for (size_t word = 0; word < present.size(); ++word) {
+      for (uint64_t bits = present[word]; bits; bits &= bits - 1) {
+        const auto slot = static_cast<int32_t>(word * 64) + std::countr_zero(bits);
+        dense.add(slot, by_slot[static_cast<size_t>(slot)]);
+      }
+      present[word] = 0;
+    }
+  }
+
+  // The row's dense features for the first pass (predict.h).
+  void add_fours(int64_t i, double length, float rounding) {
+    auto first = static_cast<size_t>(dense.start.back());
+    const size_t last = dense.id.size();
+    for (; first < last && dense.id[first] < n_heavy; ++first) {
+      heavy[static_cast<size_t>(i * n_heavy + dense.id[first])] = dense.value[first];
+    }
+    float most = 0;
+    double total = 0;
+    for (size_t p = first; p < last; ++p) {
+      most = std::max(most, std::abs(dense.value[p]));
+      total += std::abs(dense.value[p]);
+    }
+    PredictRow out{};
+    const auto levels = static_cast<float>(predict_kernels().levels());
+    out.unit = std::max(most / levels, 1e-30f);
+    out.sum = static_cast<float>(total * (1 + 1e-6) + 1e-10);
+    out.length = static_cast<float>(length);
+    out.rounding = rounding;
+    out.from = out.negative = static_cast<int32_t>(four.size());
+    if (!(total < std::numeric_limits<float>::max())) {
+      out.length = std::numeric_limits<float>::infinity();  // no bound
+    } else {
+      double squares = 0;
+      for (const bool negative : {false, true}) {
+        if (negative) out.negative = static_cast<int32_t>(four.size());
+        int filled = 4;
+        for (size_t p = first; p < last; ++p) {
+          const float x = dense.value[p];
+          if ((x < 0) != negative) continue;
+          const float a = std::nearbyint(std::min(std::abs(x) / out.unit, levels));
+          const double rest = std::abs(static_cast<double>(x)) - static_cast<double>(out.unit) * a;
+          squares += rest * rest;
+          if (a == 0) continue;
+          if (filled == 4) {
+            four.emplace_back();
+            filled = 0;
+          }
+          four.back().slot[filled] = static_cast<uint16_t>(dense.id[p]);
+          four.back().a[filled++] = static_cast<uint8_t>(a);
+        }
+      }
+      out.off = static_cast<float>(std::sqrt(squares) * (1 + 1e-6));
+    }
+    out.to = static_cast<int32_t>(four.size());
+    row.push_back(out);
   }
 };
 
@@ -112,27 +173,41 @@ inline void fetch([[maybe_unused]] const void* p) {
 #endif
 }
 
-// Lists are short and lie far apart: their starts are asked for kStarts lists ahead, then their first
-// entries.
-void add_postings(const LayoutView& layout, const SplitRows& rows, int64_t n, int64_t b, float* scores) {
+inline void fetch_later([[maybe_unused]] const void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#endif
+}
+
+// Adds the postings of row i in block b to its scores. Lists are short and lie far apart: their starts are
+// asked for kStarts lists ahead, then their first entries, those of the next rows as well.
+void add_postings(const LayoutView& layout, const Features& lists, int64_t i, int64_t b, float* scores) {
   constexpr int64_t kStarts = 16, kEntries = 8;
   const int64_t* ptr = layout.ptr + b * (layout.n_sparse + 1);
-  const auto last = rows.sparse_start[static_cast<size_t>(n)];
-  const int32_t* lists = rows.sparse.data();
-  for (int64_t i = 0; i < n; ++i) {
-    float* row = scores + i * layout.block;
-    for (int64_t f = rows.sparse_start[static_cast<size_t>(i)];
-         f < rows.sparse_start[static_cast<size_t>(i) + 1]; ++f) {
-      if (f + kStarts < last) fetch(ptr + lists[f + kStarts]);
-      if (f + kEntries < last) {
-        const int64_t next = ptr[lists[f + kEntries]];
-        fetch(layout.label + next);
-        fetch(layout.weight + next);
-        fetch(layout.weight + next + 16);
-      }
-      const int32_t list = lists[f];
-      const float x = rows.sparse_value[static_cast<size_t>(f)];
-      for (int64_t p = ptr[list]; p < ptr[list + 1]; ++p) row[layout.label[p]] += x * layout.weight[p];
+  const auto last = static_cast<int64_t>(lists.id.size());
+  const int32_t* id = lists.id.data();
+  for (int64_t f = lists.start[static_cast<size_t>(i)]; f < lists.start[static_cast<size_t>(i) + 1]; ++f) {
+    if (f + kStarts < last) fetch(ptr + id[f + kStarts]);
+    if (f + kEntries < last) {
+      const Posting* next = layout.posting + ptr[id[f + kEntries]];
+      fetch(next);
+      fetch(next + 11);  // on the next line
+    }
+    const float x = lists.value[static_cast<size_t>(f)];
+    const Posting* last_of_list = layout.posting + ptr[id[f] + 1];
+    for (const Posting* p = layout.posting + ptr[id[f]]; p < last_of_list; ++p) {
+      scores[p->label] += x * p->weight();
+    }
+  }
+}
+
+void add_outliers(const LayoutView& layout, const Features& dense, int64_t i, int64_t b, float* scores) {
+  const int32_t* ptr = layout.out_ptr + b * layout.n_dense;
+  for (int64_t f = dense.start[static_cast<size_t>(i)]; f < dense.start[static_cast<size_t>(i) + 1]; ++f) {
+    const int32_t* list = ptr + dense.id[static_cast<size_t>(f)];
+    const float x = dense.value[static_cast<size_t>(f)];
+    for (int32_t p = list[0]; p < list[1]; ++p) {
+      scores[layout.outlier[p].label] += x * layout.outlier[p].weight();
     }
   }
 }
@@ -144,8 +219,9 @@ class Pass {
       : layout_(layout),
         calibration_(calibration),
         n_(n),
+        most_(static_cast<size_t>(n) * kMaxCandidates),
         exact_(k * kExactShare > layout.labels),
-        rows_(s.rows.dense_rows()),
+        rows_(s.rows.view()),
         s_(s) {}
 
   // Tile t; partial is that of its first label, rows `block` apart.
@@ -158,42 +234,64 @@ class Pass {
     for (int64_t from = 0; from < n_; from += kGroup) {
       const int64_t to = std::min(n_, from + kGroup);
       kernel(tile, rows_, from, to, partial, layout_.block, thresholds, hits_, lower_, upper_);
+      fetch_ahead(t + 1, from, to);
       for (int64_t i = from; i < to; ++i) {
         if (const uint64_t hits = hits_[i - from] & inside) take(i, t, hits, partial + i * layout_.block);
       }
-      if (s_.may.size() > kMaxCandidates) drop_candidates();
+      if (s_.may.size() > most_) drop_candidates();
+    }
+  }
+
+  // A tile's bytes are read in no order: the next tile's are asked for, a part with each group of rows.
+  void fetch_ahead(int64_t t, int64_t from, int64_t to) const {
+    if (exact_ || n_ < kManyRows || t >= layout_.tiles()) return;
+    const int8_t* next = layout_.byte + t * layout_.n_dense * kTile;
+    for (int64_t s = layout_.n_dense * from / n_; s < layout_.n_dense * to / n_; ++s) {
+      fetch_later(next + s * kTile);
     }
   }
 
   // Keeps the list of candidates short: without those that are out by now, or scored early.
   void drop_candidates() {
     std::erase_if(s_.may, [&](const Candidate& c) { return c.upper < s_.lower.thresholds()[c.row]; });
-    if (s_.may.size() > kMaxCandidates / 2) score_candidates();
+    if (s_.may.size() > most_ / 2) score_candidates();
   }
 
   void score_candidates() {
+    std::erase_if(s_.may, [&](const Candidate& c) { return c.upper < s_.lower.thresholds()[c.row]; });
     const auto score = predict_kernels().score;
-    for (const Candidate& c : s_.may) {
-      if (c.upper < s_.lower.thresholds()[c.row]) continue;
-      const float value = score(tile_at(c.label / kTile), rows_, c.row, c.label % kTile, c.partial);
-      s_.top.push(c.row, {value, c.label});
+    for (size_t c = 0; c < s_.may.size(); ++c) {
+      if (c + 1 < s_.may.size()) fetch_weights(s_.may[c + 1]);
+      const auto [row, label, partial, upper] = s_.may[c];
+      if (upper < s_.top.thresholds()[row]) continue;
+      s_.top.push(row, {score(tile_at(label / kTile), rows_, row, label % kTile, partial), label});
     }
     s_.may.clear();
   }
 
  private:
   static constexpr int64_t kGroup = 16;
-  static constexpr int64_t kExactShare = 16;  // of the labels, from which on k is large
-  static constexpr size_t kMaxCandidates = size_t{1} << 18;
+  static constexpr int64_t kManyRows = 256;      // read nearly all of a tile
+  static constexpr int64_t kExactShare = 16;     // of the labels, from which on k is large
+  static constexpr size_t kMaxCandidates = 512;  // on average per row
 
   PredictTile tile_at(int64_t t) const {
-    const int64_t at = t * layout_.n_dense * kTile, first = t * kTile;
-    return {layout_.high + at,
-            layout_.low + at,
+    const int64_t first = t * kTile;
+    return {layout_.value + first * layout_.n_dense,
+            layout_.byte + first * layout_.n_dense,
+            layout_.step + first,
             layout_.error + first,
+            layout_.spread + first,
             layout_.norm + first,
             calibration_.scale ? calibration_.scale + first : nullptr,
             calibration_.scale ? calibration_.shift + first : nullptr};
+  }
+
+  void fetch_weights(const Candidate& c) const {
+    const float* value = tile_at(c.label / kTile).value + c.label % kTile;
+    for (int64_t p = rows_.start[c.row]; p < rows_.start[c.row + 1]; ++p) {
+      fetch(value + static_cast<int64_t>(rows_.dense[p]) * kTile);
+    }
   }
 
   void take(int64_t i, int64_t t, uint64_t hits, const float* partial) {
@@ -214,8 +312,9 @@ class Pass {
   const LayoutView& layout_;
   const Calibration& calibration_;
   const int64_t n_;
+  const size_t most_;
   const bool exact_;
-  const DenseRows rows_;
+  const PredictRows rows_;
   Scratch& s_;
   uint64_t hits_[kGroup];
   float lower_[kGroup * kTile], upper_[kGroup * kTile];
@@ -227,17 +326,20 @@ void predict_chunk(const LayoutView& layout, const CsrView<>& x, const RowOption
   const int64_t n = to - from;
   s.rows.split(layout, x, options, from, to);
   if (s.partial.size() < n * layout.block) s.partial = Buffer<float>(n * layout.block);
+  float* partial = s.partial.data();
   s.lower = TopKRows(n, k);
   s.top = TopKRows(n, k);
   Pass pass(layout, calibration, n, k, s);
   for (int64_t b = 0; b < layout.blocks(); ++b) {
-    const int64_t first = b * layout.block;
-    const int64_t width = std::min(layout.block, layout.tiles() * kTile - first);
+    const int64_t first = b * layout.block / kTile;
+    const int64_t tiles = std::min(layout.block / kTile, layout.tiles() - first);
     for (int64_t i = 0; i < n; ++i) {
-      std::memset(s.partial.data() + i * layout.block, 0, static_cast<size_t>(width) * sizeof(float));
+      float* scores_of_row = partial + i * layout.block;
+      std::memset(scores_of_row, 0, static_cast<size_t>(tiles * kTile) * sizeof(float));
+      add_postings(layout, s.rows.sparse, i, b, scores_of_row);
+      add_outliers(layout, s.rows.dense, i, b, scores_of_row);
     }
-    if (layout.n_sparse) add_postings(layout, s.rows, n, b, s.partial.data());
-    for (int64_t t = 0; t < width; t += kTile) pass.run((first + t) / kTile, s.partial.data() + t);
+    for (int64_t t = 0; t < tiles; ++t) pass.run(first + t, partial + t * kTile);
   }
   pass.score_candidates();
   for (int64_t i = 0; i < n; ++i) {

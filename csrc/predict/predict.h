@@ -2,15 +2,17 @@
 //
 // Rows are taken in chunks, labels in blocks (see layout.h): a block's postings are added into the chunk's
 // partial scores, then each tile of kTile labels is finished in registers for all rows of the chunk, so that
-// its dense weights come from the cache.
+// its weights come from the cache.
 //
-// That pass reads the high halves of the weights only, half the bytes, and gives bounds of each score: with
-// x the row's dense part, e and w the label's dense weights' error and themselves, n terms and u = 2^-24,
-//   |score - exact| <= |x| |e| + 5 (n + 8) u (|x| |w| + |score|),
-// the last term being the rounding of both sums (the partial score is at most |score| + |x| |w|). A label
-// whose upper bound is not above the k-th best lower bound of the labels before it is out, equal scores
-// going to the lower label; the few others are scored exactly at the end (EURLex-4K: 39 pass the first test,
-// 5.6 are scored). Where k is no small part of the labels all are scored exactly at once.
+// A first pass takes the dense weights in bytes (layout.h): a row's values there are rounded too,
+// |x| ~ unit * a with integers a <= levels (PredictKernels), positive and negative ones apart, so that sums
+// of products are exact integers. With d what rounding left over of the row's values x', x all of its n
+// values and u = 2^-24,
+//   |score - exact| <= |x'|_1 error + |d|_2 spread + 5 (n + 8) u (|x| norm + |score|),
+// the last term being the rounding of both sums. A label whose upper bound is not above the k-th best lower
+// bound of the labels before it is out, equal scores going to the lower label; the few others are scored
+// exactly at the end (tibkat-gnd: 8 of 41,218). Where k is no small part of the labels all are scored exactly
+// at once.
 #pragma once
 
 #include <cstdint>
@@ -40,36 +42,51 @@ void predict_topk(const LayoutView& layout, const CsrView<>& x, const RowOptions
 
 // One tile of the layout.
 struct PredictTile {
-  const uint16_t* high;  // n_dense * kTile
-  const uint16_t* low;
-  const float* error;  // kTile
-  const float* norm;
-  const float* scale;  // kTile, or null
-  const float* shift;
+  const float* value;  // n_dense * kTile
+  const int8_t* byte;  // the same
+  const float* step;   // kTile, as the next three
+  const float *error, *spread, *norm;
+  const float *scale, *shift;  // kTile, or null
 };
 
-// The dense features of some rows, in the order of their slots.
-inline constexpr int kAhead = 8;
-struct DenseRows {
-  const int64_t* start;    // rows + 1
-  const int32_t* feature;  // slots; kAhead more than there are, for prefetching
+// Dense features that are not heavy, for the first pass: four columns with their integers, 0 to fill up.
+struct Four {
+  uint16_t slot[4];
+  uint8_t a[4];
+};
+// A row: its fours are [from, negative) for positive values and [negative, to) for negative ones.
+struct PredictRow {
+  int32_t from, negative, to;
+  float unit, sum, off, length, rounding;  // unit, |x'|_1, |d|_2, |x|, 5 (n + 8) u
+};
+
+// Some rows, their dense features in the order of their slots. kAhead more fours than there are can be read,
+// for prefetching.
+inline constexpr int64_t kAhead = 4;
+struct PredictRows {
+  const int64_t* start;  // rows + 1
+  const int32_t* dense;
   const float* value;
-  const float* length;    // norm of a row's values, rounded up
-  const float* rounding;  // 5 (n + 8) u
+  const PredictRow* row;
+  const Four* four;
+  int64_t n_heavy;
+  const float* heavy;  // rows * n_heavy: values of heavy columns, 0 where there is none
 };
 
 struct PredictKernels {
+  // The largest integer of a four that `bounds` can multiply.
+  int (*levels)();
   // Bounds of the scores of one tile for rows [from, to), which have partial[i * stride ..+ kTile) already:
   // lower and upper (to - from) * kTile, hits[i - from] has bit j set unless upper is at most thresholds[i].
-  // From the high halves alone, or exact (lower = upper = score).
-  void (*bounds)(const PredictTile& tile, const DenseRows& rows, int64_t from, int64_t to,
+  // By the first pass, or exact (lower = upper = score).
+  void (*bounds)(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to,
                  const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* lower,
                  float* upper);
-  void (*exact)(const PredictTile& tile, const DenseRows& rows, int64_t from, int64_t to,
+  void (*exact)(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to,
                 const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* lower,
                 float* upper);
   // The score of row i for one label of a tile; the same bits as `exact` gives.
-  float (*score)(const PredictTile& tile, const DenseRows& rows, int64_t i, int64_t lane, float partial);
+  float (*score)(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t lane, float partial);
 };
 XMC_SIMD_TABLE(PredictKernels, predict_kernels)
 

@@ -30,6 +30,7 @@ _DTYPES = {
     "U32": np.uint32,
     "U16": np.uint16,
     "U8": np.uint8,
+    "I8": np.int8,
 }
 
 
