@@ -14,7 +14,7 @@
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 5;       // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound2 = 4;       // inner tolerance of a label's second round, in units of its limit on |g|
 constexpr double kRound3 = 2;       // of the third; halved when that was not enough
 constexpr int kMaxEpochs = 60;      // per round
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
@@ -29,6 +29,7 @@ struct Lane {
   double seconds = 0;
   int32_t rounds = 0;
   int32_t epochs = 0;
+  bool eager = false;  // this round's full pass takes steps
 };
 
 // |g| bounds |w - w*|: this share of |w| is asked for as well.
@@ -67,7 +68,7 @@ struct DualSolver::State {
   const DualStart& start;
   const DualKernels& kernels = dual_kernels();
 
-  Buffer<float> w, g, alpha, coefficients;
+  Buffer<float> w, g, alpha, slacks;
   Buffer<uint16_t> positive, masks;
   Buffer<uint8_t> flags;
   Buffer<int32_t> rows;
@@ -91,7 +92,7 @@ struct DualSolver::State {
         w(x.D * kLanes),
         g(x.D * kLanes),
         alpha(x.n * kLanes),
-        coefficients(x.n * kLanes),
+        slacks(x.n * kLanes),
         positive(x.n),
         masks(x.n),
         flags(x.n),
@@ -101,6 +102,8 @@ struct DualSolver::State {
         sum(static_cast<size_t>(x.D)),
         dense(static_cast<size_t>(x.D)),
         kept(static_cast<size_t>(x.D + 63) / 64) {
+    std::fill_n(half_inverse_positive, kLanes, 1.f);
+    std::fill_n(half_inverse_negative, kLanes, 1.f);
     view.n = X.n;
     view.D = X.D;
     view.rows = X.rows.data();
@@ -117,7 +120,7 @@ struct DualSolver::State {
     view.half_inverse_negative = half_inverse_negative;
     found.rows = rows.data();
     found.masks = masks.data();
-    found.coefficients = coefficients.data();
+    found.slacks = slacks.data();
   }
 
   int64_t positives_begin(int64_t label) const { return label < 0 ? 0 : problem.positives.begin(label); }
@@ -221,6 +224,7 @@ struct DualSolver::State {
       tolerance[l] = share[l] = 0;
       if (!lane[l].busy) continue;
       const int32_t round = ++lane[l].rounds;
+      lane[l].eager = !thorough && round == 1 && round < problem.max_iterations;
       tolerance[l] = thorough     ? lane[l].limit
                      : round == 1 ? std::numeric_limits<double>::infinity()
                                   : lane[l].limit * (round == 2 ? kRound2 : lane[l].factor);
@@ -249,6 +253,8 @@ struct DualSolver::State {
 
   // The full pass; lanes that meet the stopping rule (or the iteration limit) come back in the mask.
   uint32_t check(SolvedLabel* solved) {
+    view.eager = 0;
+    for (int l = 0; l < kLanes; ++l) view.eager |= static_cast<uint32_t>(lane[l].busy && lane[l].eager) << l;
     kernels.pass(view, flags.data(), found);
     double measure[kLanes];
     uint32_t wanted = 0;
@@ -257,6 +263,7 @@ struct DualSolver::State {
       balance[l] = static_cast<float>(found.balance[l]);
       measure[l] = std::hypot(2 * problem.C * std::sqrt(found.violation2[l]), bias_slope(l));
       const int32_t last = lane[l].enough > 0 ? lane[l].enough + kCloser : problem.max_iterations;
+      if (lane[l].eager) continue;
       if (measure[l] <= kPromising * lane[l].limit || lane[l].rounds >= last) wanted |= 1u << l;
     }
     uint32_t done = 0;
