@@ -14,10 +14,12 @@
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 4;       // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 2;       // of the third; halved when that was not enough
-constexpr int kMaxEpochs = 60;      // per round
-constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
+constexpr double kRound2 = 4;   // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound3 = 2;   // of the third; halved when that was not enough
+constexpr int kMaxEpochs = 60;  // per round
+constexpr int kCloser = 8;      // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
+constexpr double kCentered =
+    0.5;  // of the limit, asked of |g| with a bias, whose part of g was just moved to 0
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
 struct Lane {
@@ -272,15 +274,16 @@ struct DualSolver::State {
       kernels.gradient(view, found, wanted, g.data(), g_norm2, w_norm2);
       for (int l = 0; l < kLanes; ++l) {
         if (!(wanted >> l & 1u)) continue;
-        const double norm = std::sqrt(g_norm2[l]);
-        if (norm <= lane[l].limit && lane[l].enough == 0) {
+        const double norm = std::sqrt(g_norm2[l]), asked = X.bias != 0 ? kCentered : 1.0;
+        if (norm <= asked * lane[l].limit && lane[l].enough == 0) {
           lane[l].enough = lane[l].rounds;
           lane[l].limit = std::min(lane[l].limit, distance_limit(problem.eps) * std::sqrt(w_norm2[l]));
         }
+        const bool close = norm <= asked * lane[l].limit;
         const bool tired = lane[l].rounds >= problem.max_iterations ||
                            (lane[l].enough > 0 && lane[l].rounds >= lane[l].enough + kCloser);
-        if (norm > lane[l].limit && !tired) continue;
-        const bool converged = norm <= lane[l].limit || lane[l].enough > 0;
+        if (!close && !tired) continue;
+        const bool converged = close || lane[l].enough > 0;
         done |= 1u << l;
         LabelReport& r = solved[l].report;
         r.status = converged ? LabelStatus::converged : LabelStatus::iteration_limit;
