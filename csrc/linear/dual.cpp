@@ -14,10 +14,12 @@
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 5;       // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 2;       // of the third; halved when that was not enough
-constexpr int kMaxEpochs = 60;      // per round
-constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
+constexpr double kRound2 = 4;   // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound3 = 2;   // of the third; halved when that was not enough
+constexpr int kMaxEpochs = 60;  // per round
+constexpr int kCloser = 8;      // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
+constexpr double kCentered =
+    0.5;  // of the limit, asked of |g| with a bias, whose part of g was just moved to 0
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
 struct Lane {
@@ -29,6 +31,7 @@ struct Lane {
   double seconds = 0;
   int32_t rounds = 0;
   int32_t epochs = 0;
+  bool eager = false;  // this round's full pass takes steps
 };
 
 // |g| bounds |w - w*|: this share of |w| is asked for as well.
@@ -67,7 +70,7 @@ struct DualSolver::State {
   const DualStart& start;
   const DualKernels& kernels = dual_kernels();
 
-  Buffer<float> w, g, alpha, coefficients;
+  Buffer<float> w, g, alpha, slacks;
   Buffer<uint16_t> positive, masks;
   Buffer<uint8_t> flags;
   Buffer<int32_t> rows;
@@ -91,7 +94,7 @@ struct DualSolver::State {
         w(x.D * kLanes),
         g(x.D * kLanes),
         alpha(x.n * kLanes),
-        coefficients(x.n * kLanes),
+        slacks(x.n * kLanes),
         positive(x.n),
         masks(x.n),
         flags(x.n),
@@ -101,6 +104,8 @@ struct DualSolver::State {
         sum(static_cast<size_t>(x.D)),
         dense(static_cast<size_t>(x.D)),
         kept(static_cast<size_t>(x.D + 63) / 64) {
+    std::fill_n(half_inverse_positive, kLanes, 1.f);
+    std::fill_n(half_inverse_negative, kLanes, 1.f);
     view.n = X.n;
     view.D = X.D;
     view.rows = X.rows.data();
@@ -117,7 +122,7 @@ struct DualSolver::State {
     view.half_inverse_negative = half_inverse_negative;
     found.rows = rows.data();
     found.masks = masks.data();
-    found.coefficients = coefficients.data();
+    found.slacks = slacks.data();
   }
 
   int64_t positives_begin(int64_t label) const { return label < 0 ? 0 : problem.positives.begin(label); }
@@ -221,6 +226,7 @@ struct DualSolver::State {
       tolerance[l] = share[l] = 0;
       if (!lane[l].busy) continue;
       const int32_t round = ++lane[l].rounds;
+      lane[l].eager = !thorough && round == 1 && round < problem.max_iterations;
       tolerance[l] = thorough     ? lane[l].limit
                      : round == 1 ? std::numeric_limits<double>::infinity()
                                   : lane[l].limit * (round == 2 ? kRound2 : lane[l].factor);
@@ -249,6 +255,8 @@ struct DualSolver::State {
 
   // The full pass; lanes that meet the stopping rule (or the iteration limit) come back in the mask.
   uint32_t check(SolvedLabel* solved) {
+    view.eager = 0;
+    for (int l = 0; l < kLanes; ++l) view.eager |= static_cast<uint32_t>(lane[l].busy && lane[l].eager) << l;
     kernels.pass(view, flags.data(), found);
     double measure[kLanes];
     uint32_t wanted = 0;
@@ -257,6 +265,7 @@ struct DualSolver::State {
       balance[l] = static_cast<float>(found.balance[l]);
       measure[l] = std::hypot(2 * problem.C * std::sqrt(found.violation2[l]), bias_slope(l));
       const int32_t last = lane[l].enough > 0 ? lane[l].enough + kCloser : problem.max_iterations;
+      if (lane[l].eager) continue;
       if (measure[l] <= kPromising * lane[l].limit || lane[l].rounds >= last) wanted |= 1u << l;
     }
     uint32_t done = 0;
@@ -265,15 +274,16 @@ struct DualSolver::State {
       kernels.gradient(view, found, wanted, g.data(), g_norm2, w_norm2);
       for (int l = 0; l < kLanes; ++l) {
         if (!(wanted >> l & 1u)) continue;
-        const double norm = std::sqrt(g_norm2[l]);
-        if (norm <= lane[l].limit && lane[l].enough == 0) {
+        const double norm = std::sqrt(g_norm2[l]), asked = X.bias != 0 ? kCentered : 1.0;
+        if (norm <= asked * lane[l].limit && lane[l].enough == 0) {
           lane[l].enough = lane[l].rounds;
           lane[l].limit = std::min(lane[l].limit, distance_limit(problem.eps) * std::sqrt(w_norm2[l]));
         }
+        const bool close = norm <= asked * lane[l].limit;
         const bool tired = lane[l].rounds >= problem.max_iterations ||
                            (lane[l].enough > 0 && lane[l].rounds >= lane[l].enough + kCloser);
-        if (norm > lane[l].limit && !tired) continue;
-        const bool converged = norm <= lane[l].limit || lane[l].enough > 0;
+        if (!close && !tired) continue;
+        const bool converged = close || lane[l].enough > 0;
         done |= 1u << l;
         LabelReport& r = solved[l].report;
         r.status = converged ? LabelStatus::converged : LabelStatus::iteration_limit;

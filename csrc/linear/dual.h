@@ -5,7 +5,8 @@
 //
 // Rounds: (1) coordinate descent on a working set of rows shared by the lanes, reshuffled every epoch: one
 // epoch in a label's first round (its positives and the rows of the shared start), later to a tightening
-// tolerance; (2) one pass over all rows, which finds the violators and the exact primal gradient. A lane
+// tolerance; (2) one pass over all rows, which finds the violators and the exact primal gradient; a label's
+// first pass takes the steps of an epoch on its way, so that fewer rows violate. A lane
 // whose gradient meets the stopping rule is pruned and written out, and the next label takes the lane. The
 // rule alone is loose for frequent labels; f is 1-strongly convex, |w - w*| <= |g|, so
 // |g| <= min(20 eps, 200 eps^1.5) |w| is asked as well, for eight rounds more at most.

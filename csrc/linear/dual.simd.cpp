@@ -234,48 +234,53 @@ template <class Rows>
 void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
-  const vf zero = splat(0.f), one = splat(1.f), minus_one = splat(-1.f);
+  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
+  const float near = s.bias != 0 ? kNear : 0.f;
+  const vf outside = splat(-near), margin = splat(-1.f - near);
   const Sixteen b = bias_weight(s);
   const vf bias = splat(s.bias);
-  Sixteen violation = zero16(), loss = zero16(), balance = zero16();
+  Sixteen violation = zero16(), balance = zero16();
   int64_t count = 0;
-  for (int l = 0; l < kLanes; ++l) {
-    out.violation2[l] = out.loss[l] = out.balance[l] = 0;
-    out.active[l] = 0;
-  }
+  for (int l = 0; l < kLanes; ++l) out.violation2[l] = out.balance[l] = 0;
   for (int64_t i = 0; i < s.n; ++i) {
     Sixteen z = rows.dot(i, s.w);
     for (int k = 0; k < kVecs; ++k) z.v[k] = fma(bias, b.v[k], z.v[k]);
     uint32_t inside = 0;
-    for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], minus_one) << (k * kWidth);
+    for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], margin) << (k * kWidth);
     if (!flags[i] && !(inside & s.live)) continue;
     const uint32_t positive = s.positive[i];
-    uint32_t needed = 0, active = 0;
-    float* coefficient = out.coefficients + count * kLanes;
+    const vf norm2 = splat(s.rows[i].norm2);
+    uint32_t needed = 0, moved = 0;
+    float* slacks = out.slacks + count * kLanes;
+    Sixteen step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k), live = bits(s.live, k);
       const vf a = load(s.alpha + i * kLanes + k * kWidth);
       const vf h = select(pos, hp.v[k], hn.v[k]);
-      const vf slack = max(one - select(pos, z.v[k], zero - z.v[k]), zero);
-      const uint32_t in = gt(slack, zero) & live;
-      const uint32_t on = in | (gt(a, zero) & live);
-      const vf G = select(on, a * h - slack, zero);
+      const vf slack = one - select(pos, z.v[k], zero - z.v[k]);
+      const uint32_t on = (gt(slack, outside) | gt(a, zero)) & live;
+      const vf G = select(on, a * h - max(slack, zero), zero);
       violation.v[k] = fma(G, G, violation.v[k]);
-      balance.v[k] = balance.v[k] + select(pos, a, zero - a);
-      const vf c = select(in, slack / h, zero);  // 2 C c_i slack
-      loss.v[k] = fma(c, slack, loss.v[k]);
-      store(coefficient + k * kWidth, select(pos, zero - c, c));
+      const uint32_t eager = on & bits(s.eager, k);
+      const vf P = select(eager, fma(a, h, zero - slack), zero);
+      after.v[k] = max(a - P / ((norm2 + h) * damping), zero);
+      const vf d = after.v[k] - a;
+      step.v[k] = select(pos, d, zero - d);
+      balance.v[k] = balance.v[k] + select(pos, after.v[k], zero - after.v[k]);
+      store(slacks + k * kWidth, select(on, slack, outside));
       needed |= on << (k * kWidth);
-      active |= in << (k * kWidth);
+      moved |= eager;
+    }
+    if (moved) {
+      store16(s.alpha + i * kLanes, after);
+      rows.axpy(i, step, s.w);
     }
     if (needed) {
-      for (uint32_t m = active, l = 0; m; m >>= 1, ++l) out.active[l] += m & 1u;
       out.rows[count] = static_cast<int32_t>(i);
       out.masks[count] = static_cast<uint16_t>(needed);
       if (++count % kFlush == 0) {
         flush(out.violation2, violation);
         flush(out.balance, balance);
-        flush(out.loss, loss);
       }
     } else if (!positive) {
       flags[i] = 0;
@@ -283,16 +288,68 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
   }
   flush(out.violation2, violation);
   flush(out.balance, balance);
-  flush(out.loss, loss);
-  for (int l = 0; l < kLanes; ++l) out.loss[l] *= 0.5;
   out.count = count;
 }
 
+// -2 C c_i s_i max(0, slack) of found row u when the bias moves all z by `shift`; *slacks gets max(0, slack).
+XMC_INLINE Sixteen coefficient(const Lanes& s, const PassResult& p, int64_t u, const Sixteen& shift,
+                               Sixteen* slacks) {
+  const uint32_t positive = s.positive[p.rows[u]];
+  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
+  const vf zero = splat(0.f);
+  Sixteen c;
+  for (int k = 0; k < kVecs; ++k) {
+    const uint32_t pos = bits(positive, k);
+    const vf slack = load(p.slacks + u * kLanes + k * kWidth);
+    slacks->v[k] = max(select(pos, slack - shift.v[k], slack + shift.v[k]), zero);
+    const vf size = slacks->v[k] / select(pos, hp.v[k], hn.v[k]);
+    c.v[k] = select(pos, zero - size, size);
+  }
+  return c;
+}
+
+// A Newton step of the bias's weight alone: multipliers that lag behind it add up in its gradient. At most as
+// far as the pass has seen the rows.
+Sixteen center(const Lanes& s, const PassResult& p, uint32_t wanted) {
+  const vf zero = splat(0.f);
+  double slope[kLanes] = {}, curvature[kLanes] = {};
+  Sixteen slopes = zero16(), curvatures = zero16();
+  for (int64_t u = 0; u < p.count; ++u) {
+    if (!(p.masks[u] & wanted)) continue;
+    Sixteen slack;
+    const Sixteen c = coefficient(s, p, u, zero16(), &slack);
+    for (int k = 0; k < kVecs; ++k) {
+      slopes.v[k] = slopes.v[k] + c.v[k];
+      const vf size = max(c.v[k], zero - c.v[k]);
+      curvatures.v[k] = curvatures.v[k] + select(gt(slack.v[k], zero), size / slack.v[k], zero);
+    }
+    if (u % kFlush == 0) {
+      flush(slope, slopes);
+      flush(curvature, curvatures);
+    }
+  }
+  flush(slope, slopes);
+  flush(curvature, curvatures);
+  float* b = s.w + (s.D - 1) * kLanes;
+  const double bias = static_cast<double>(s.bias);
+  float shift[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    const double most = static_cast<double>(kNear);
+    const double z = -bias * (static_cast<double>(b[l]) + bias * slope[l]) / (1 + bias * bias * curvature[l]);
+    shift[l] = wanted >> l & 1u ? static_cast<float>(z > most ? most : z < -most ? -most : z) : 0.f;
+    b[l] += shift[l] / s.bias;
+  }
+  return load16(shift);
+}
+
 template <class Rows>
-void gradient(const Lanes& s, const PassResult& p, uint32_t wanted, float* g, double* g_norm2,
-              double* w_norm2) {
+void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2, double* w_norm2) {
   const Rows rows(s);
-  for (int l = 0; l < kLanes; ++l) g_norm2[l] = w_norm2[l] = 0;
+  const Sixteen shift = s.bias != 0 ? center(s, p, wanted) : zero16();
+  for (int l = 0; l < kLanes; ++l) {
+    g_norm2[l] = w_norm2[l] = p.loss[l] = 0;
+    p.active[l] = 0;
+  }
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
     Sixteen part = zero16();
@@ -304,16 +361,29 @@ void gradient(const Lanes& s, const PassResult& p, uint32_t wanted, float* g, do
     flush(w_norm2, part);
   }
   double slope[kLanes] = {};
-  Sixteen part = zero16();
+  const vf zero = splat(0.f);
+  Sixteen slopes = zero16(), loss = zero16();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
-    const Sixteen c = load16(p.coefficients + u * kLanes);
+    Sixteen slack;
+    const Sixteen c = coefficient(s, p, u, shift, &slack);
     rows.axpy(p.rows[u], c, g);
-    for (int k = 0; k < kVecs; ++k) part.v[k] = part.v[k] + c.v[k];
-    if (u % kFlush == 0) flush(slope, part);
+    uint32_t active = 0;
+    for (int k = 0; k < kVecs; ++k) {
+      slopes.v[k] = slopes.v[k] + c.v[k];
+      loss.v[k] = fma(max(c.v[k], zero - c.v[k]), slack.v[k], loss.v[k]);
+      active |= gt(slack.v[k], zero) << (k * kWidth);
+    }
+    for (uint32_t m = active, l = 0; m; m >>= 1, ++l) p.active[l] += m & 1u;
+    if (u % kFlush == 0) {
+      flush(slope, slopes);
+      flush(p.loss, loss);
+    }
   }
+  flush(slope, slopes);
+  flush(p.loss, loss);
+  for (int l = 0; l < kLanes; ++l) p.loss[l] *= 0.5;
   if (s.bias != 0) {
-    flush(slope, part);
     float* last = g + (s.D - 1) * kLanes;
     for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(s.bias * slope[l]);
   }
@@ -368,8 +438,7 @@ int64_t select_features(const Lanes& s, uint32_t mask, float threshold, int32_t*
 XMC_BY_LAYOUT(epoch, (const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2),
               (s, order, count, open, violation2))
 XMC_BY_LAYOUT(pass, (const Lanes& s, uint8_t* flags, PassResult& out), (s, flags, out))
-XMC_BY_LAYOUT(gradient,
-              (const Lanes& s, const PassResult& p, uint32_t wanted, float* g, double* gg, double* ww),
+XMC_BY_LAYOUT(gradient, (const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* gg, double* ww),
               (s, p, wanted, g, gg, ww))
 XMC_BY_LAYOUT(add_row, (const Lanes& s, int64_t i, int lane, float scale), (s, i, lane, scale))
 

@@ -15,6 +15,7 @@ namespace xmc {
 inline constexpr int kLanes = 16;
 inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 inline constexpr float kRelaxation = 1.2f;  // over-relaxed steps (any in (0, 2) converges): fewer epochs
+inline constexpr float kNear = 0.01f;       // with a bias, how far outside the margin a full pass keeps rows
 
 struct Lanes {
   int64_t n = 0;
@@ -32,18 +33,20 @@ struct Lanes {
   const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
   const float* half_inverse_negative = nullptr;  // kLanes: 1 / (2 C c-)
   uint32_t live = 0;
+  uint32_t eager = 0;  // lanes that a full pass moves on as it goes
 };
 
 // What a full pass finds out at the current w.
 struct PassResult {
-  int32_t* rows = nullptr;        // n: rows with alpha > 0 or inside the margin in some live lane ...
-  uint16_t* masks = nullptr;      // n: ... and in which
-  float* coefficients = nullptr;  // n x kLanes: -2 C c_i s_i max(0, 1 - s_i z_i) of those rows
+  int32_t* rows = nullptr;    // n: rows with alpha > 0 or inside the margin in some live lane ...
+  uint16_t* masks = nullptr;  // n: ... and in which; with a bias also those less than kNear outside
+  float* slacks = nullptr;    // n x kLanes: 1 - s_i z_i of those rows
   int64_t count = 0;
   double violation2[kLanes] = {};  // sum of squared projected dual gradients
   double balance[kLanes] = {};     // sum_i alpha_i s_i
-  double loss[kLanes] = {};        // C sum c_i max(0, 1 - s_i z_i)^2
-  int64_t active[kLanes] = {};     // rows inside the margin
+  // Of the lanes whose gradient was asked for:
+  double loss[kLanes] = {};     // C sum c_i max(0, 1 - s_i z_i)^2
+  int64_t active[kLanes] = {};  // rows inside the margin
 };
 
 struct DualKernels {
@@ -54,9 +57,12 @@ struct DualKernels {
   // the sum of squared projected gradients as they were met.
   int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
   // Visits every row. flags[i] != 0 marks rows that may have alpha > 0 or a positive; cleared where neither.
+  // Lanes in `eager` take an epoch's step at each row (the bias's weight stays); of them only rows, masks and
+  // balance are of use.
   void (*pass)(const Lanes& lanes, uint8_t* flags, PassResult& out);
-  // g = w + sum of coefficients[u] x_rows[u] over the rows with a lane in `wanted`; squared norms of g and w.
-  void (*gradient)(const Lanes& lanes, const PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
+  // g = w - sum_i 2 C c_i s_i max(0, slack_i) x_i of the lanes in `wanted`; squared norms of g and w. A
+  // bias's weight first moves to where its part of g is about 0, by kNear / bias at most.
+  void (*gradient)(const Lanes& lanes, PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
                    double* w_norm2);
   // m[i][lane] = start[i] for the lanes of `mask`, i < count.
   void (*fill)(float* m, const float* start, int64_t count, uint32_t mask);
