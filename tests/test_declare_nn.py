@@ -16,6 +16,7 @@ from xmc_fast.nn.sparse_input import adam, csr_batches  # noqa: E402
 SMALL = {"hidden": 16, "epochs": 12, "batch_size": 16, "lr": 0.01}
 MODELS = {
     "declare": lambda **o: Declare(20, neighbours=5, **SMALL | o),
+    "length": lambda **o: Declare(20, neighbours=5, label_scaling="length", similarity="inner", **SMALL | o),
     "neighbour": lambda **o: Declare(20, neighbours=5, compression="neighbour", **SMALL | o),
     "uncompressed": lambda **o: UncompressedNetwork(**SMALL | o),
     "pruned": lambda **o: PrunedNetwork(20, **SMALL | o),
@@ -51,9 +52,7 @@ def test_learns_saves_and_loads(problem, kind, tmp_path):
     assert np.array_equal(again.indices, top.indices)
     np.testing.assert_allclose(again.data, top.data, rtol=1e-5)
     with pytest.raises(ValueError, match="is of format"):
-        {"declare": PrunedNetwork}.get(kind, Declare if kind != "neighbour" else PrunedNetwork).load(
-            tmp_path / "m"
-        )
+        (PrunedNetwork if isinstance(model, Declare) else Declare).load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("kind", ["declare", "pruned"])
