@@ -21,9 +21,9 @@ WAYS = ("inner", "inner, scaled vote", "cosine", "cosine, scaled vote")
 TRIALS = (
     *(("bibtex", scaling, 1.0, 40, (0, 1, 2)) for scaling in SCALINGS),
     ("bibtex", "length", 4.0, 40, (0,)),
-    *(("eurlex57k", scaling, 4.0, 3, (0,)) for scaling in SCALINGS),
-    ("eurlex57k", "length", 1.0, 6, (0,)),
-    ("eurlex57k", "length", 12.0, 6, (0,)),
+    ("eurlex57k", "length", 4.0, 6, (0,)),
+    ("eurlex57k", "sum", 4.0, 3, (0,)),
+    ("eurlex57k", "none", 4.0, 3, (0,)),
 )
 
 

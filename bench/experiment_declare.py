@@ -178,8 +178,8 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     if threads:
         torch.set_num_threads(threads)
     c, epochs = SETS[name]
-    for _, scaling, length, epochs_of_trial, _ in TRIALS:
-        if kind == trial_name(scaling, length):
+    for trial_set, scaling, length, epochs_of_trial, _ in TRIALS:
+        if (name, kind) == (trial_set, trial_name(scaling, length)):
             parts = load(name, length)
             parts = hold_out(parts, seed) if name in HELD_OUT else parts
             found = run_trial(parts, c, scaling, epochs_of_trial, seed)
