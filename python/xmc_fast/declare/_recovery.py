@@ -40,8 +40,8 @@ def compress(
 
     ``compression`` is "svd" (all similarities between rows, see `truncated_svd`) or "neighbour" (those of near
     rows above all, see `neighbour_embedding`). ``label_scaling`` scales the rows of Y before: "length" to length one,
-    "sum" to sum one, "none" not at all. Inner products of rows are then the cosines of their labels (or the shares
-    of labels that they have in common) in the place of the number of shared labels.
+    "sum" to sum one, "none" not at all. With "length" the inner products that Z keeps are the cosines of two rows'
+    labels, in the place of the number of labels that they share.
     """
     if compression not in ("svd", "neighbour"):
         raise ValueError(f'compression must be "svd" or "neighbour", got {compression!r}')
