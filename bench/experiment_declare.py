@@ -50,7 +50,7 @@ SETS = {
 BASELINES = ("uncompressed", "pruned")
 # other numbers of epochs: the networks with an output per label learn more slowly
 EPOCHS = {("eurlex57k", "uncompressed"): 3, ("eurlex57k", "pruned"): 4, ("bibtex", "held-out declare"): 40}
-EPOCHS |= {("bibtex", "declare-length"): 18}
+EPOCHS |= {("bibtex", "declare-length"): 18, ("eurlex57k", "declare-length"): 6}
 EPOCHS |= {("bibtex", held + m): 40 for held in ("", "held-out ") for m in BASELINES}
 # length of the rows of X; else one
 TEXTS = ("eurlex57k", "eurlex57k-unigrams", "eurlex-4k", "debtags", "debdeps", "tibkat-gnd")
@@ -426,6 +426,11 @@ def trials(found: Found) -> list[str]:
         "of the network's prediction, which shows what compression and recovery lose by themselves.",
         "",
         *table,
+        "",
+        "Rows of length one make the printed inner product usable and raise P@1 on Bibtex, at the cost of P@5; on",
+        "EURLEX57K cosine is better with either. The SVD drops rare labels, so rows of Z differ in length even when",
+        "those of Y do not: the column of true labels shows what that costs the inner product. The default stays",
+        "cosine with Y as it is.",
         "",
     ]
 
