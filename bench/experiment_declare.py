@@ -434,7 +434,7 @@ def trials(found: Found) -> list[str]:
         "",
         "Rows of length one make the printed inner product better on both sets and raise P@1 by cosine on Bibtex; by",
         "cosine P@5 falls on both sets, and P@1 on EURLEX57K hardly changes. The SVD drops rare labels, so rows of Z",
-        "differ in length even if those of Y do not: the columns of true labels show what that costs the inner product.",
+        "differ in length even if those of Y do not: the columns of true labels show what it costs the inner product.",
         "The default stays cosine with Y as it is. With Y of length one the networks of the first table were trained",
         "for 18 epochs on Bibtex (the best by either similarity in a first run of these trials, with scipy's SVD) and",
         "for 6 on EURLEX57K, where the inner product still gained. The two trials of EURLEX57K with Y as it is and of",
