@@ -2,10 +2,12 @@
 
 python bench/experiment_declare.py            runs what is not yet in the cache, then writes the page
 python bench/experiment_declare.py --seconds 300   the same, but starts no new cell after so many seconds
+python bench/experiment_declare.py --missing  leaves out the cells that docs/results/declare.json has
 python bench/experiment_declare.py --page     only writes the page
 
-A cell is one data set, model and seed; its result is kept as JSON in XMC_CACHE/declare, so the command can be
-stopped and started again. The page is written from docs/results/declare.json, into which the cells are taken over.
+A cell is one data set, model and seed, or a trial on held-out data (declare_trials.py); its result is kept as JSON in
+XMC_CACHE/declare, so the command can be stopped and started again. The page is written from docs/results/declare.json,
+into which the cells are taken over.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
 from common import CACHE, commit, cpu_name, data_dir
+from declare_trials import TRIALS, run_trial, trial_name, trial_table
 from xmc_fast import __version__, cpu_features, data, metrics
 from xmc_fast.declare import LabelRecovery, LinearDeclare
 from xmc_fast.text import TfidfVectorizer
@@ -47,26 +50,38 @@ SETS = {
 BASELINES = ("uncompressed", "pruned")
 # other numbers of epochs: the networks with an output per label learn more slowly
 EPOCHS = {("eurlex57k", "uncompressed"): 3, ("eurlex57k", "pruned"): 4, ("bibtex", "held-out declare"): 40}
+EPOCHS |= {("bibtex", "declare-length"): 18, ("eurlex57k", "declare-length"): 6}
 EPOCHS |= {("bibtex", held + m): 40 for held in ("", "held-out ") for m in BASELINES}
 # length of the rows of X; else one
 TEXTS = ("eurlex57k", "eurlex57k-unigrams", "eurlex-4k", "debtags", "debdeps", "tibkat-gnd")
-LENGTH = {(n, m): 4.0 for n in TEXTS for m in ("declare", "neighbour")}
+LENGTH = {(n, m): 4.0 for n in TEXTS for m in ("declare", "declare-length", "neighbour")}
 LENGTH |= {(n, m): 12.0 for n in TEXTS for m in BASELINES} | {("bibtex", m): 4.0 for m in BASELINES}
 # of the tf-idf of texts; the repository's EURLex-4.3K has 200,000 features, too
 FEATURES = {"eurlex57k": {"ngram_range": (1, 2), "max_features": 200_000}}
 TITLES = {
     "declare": "DECLARE, cosine",
     "declare-inner": "DECLARE, inner product",
+    "declare-length": "DECLARE, Y of length one, cosine",
+    "declare-length-inner": "DECLARE, Y of length one, inner product",
     "uncompressed": "uncompressed",
     "pruned": "pruned",
     "neighbour": "DECLARE, neighbour compression",
     "linear": "linear DECLARE (ridge)",
 }
 PAPER = {"bibtex": (62.43, 62.73, 62.86), "eurlex57k": (83.24, 83.15, 86.65)}
+# which of them a model is held against
+AGAINST = {
+    "declare": 0,
+    "declare-length": 0,
+    "declare-length-inner": 0,
+    "declare-inner": 0,
+    "pruned": 1,
+    "uncompressed": 2,
+}
 MAIN = (*PAPER, "eurlex57k-unigrams")  # the sets of the first table
 SEEDS = (0, 1, 2)
 COLUMNS = ("data", "model", "P@1", "P@3", "P@5", "seeds", "features", "outputs", "epochs", "s per epoch")
-COLUMNS += ("training s", "network MB", "recovery MB")
+COLUMNS += ("training s", "network MB", "recovery MB", "machine")
 HELD_OUT = ("bibtex",)  # no development part of its own: a fifth of the training rows is held out
 
 
@@ -163,6 +178,12 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     if threads:
         torch.set_num_threads(threads)
     c, epochs = SETS[name]
+    for trial_set, scaling, length, epochs_of_trial, _ in TRIALS:
+        if (name, kind) == (trial_set, trial_name(scaling, length)):
+            parts = load(name, length)
+            parts = hold_out(parts, seed) if name in HELD_OUT else parts
+            found = run_trial(parts, c, scaling, epochs_of_trial, seed)
+            return {"set": name, "model": kind, "seed": seed, "epochs": epochs_of_trial, **found}
     epochs = EPOCHS.get((name, kind), epochs)
     kind, held = kind.removeprefix("held-out "), kind.startswith("held-out ")
     parts = load(name, LENGTH.get((name, kind), 1.0))
@@ -177,6 +198,7 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     else:
         model = {
             "declare": lambda: Declare(c, **options),
+            "declare-length": lambda: Declare(c, label_scaling="length", **options),
             "neighbour": lambda: Declare(c, compression="neighbour", **options),
             "uncompressed": lambda: Uncompressed(**options),
             "pruned": lambda: Pruned(c, **options),
@@ -201,7 +223,7 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
     if kind == "linear":
         result["bytes"] -= result["recovery_bytes"]
-    if kind == "declare" and not held:
+    if kind.startswith("declare") and not held:
         result["p_inner"] = both_recoveries(model, Xt, Yt)["inner"]
         if "Xd" in parts:
             result["held_out"] = both_recoveries(model, parts["Xd"], parts["Yd"])
@@ -212,6 +234,8 @@ def order() -> list[tuple[str, str, int]]:
     """The cells, the paper's sets first, one seed of everything before the others."""
     others = [n for n in SETS if n not in MAIN]
     first = [(n, "declare", s) for n in ("eurlex57k", "bibtex") for s in SEEDS]
+    first += [(n, "declare-length", s) for n in PAPER for s in SEEDS]
+    first += [(n, trial_name(scaling, length), s) for n, scaling, length, _, seeds in TRIALS for s in seeds]
     first += [(n, "held-out declare", s) for n in HELD_OUT for s in SEEDS]
     first += [(n, f"held-out {m}", 0) for n in HELD_OUT for m in BASELINES]
     first += [("bibtex", m, s) for m in BASELINES for s in SEEDS]
@@ -223,19 +247,27 @@ def order() -> list[tuple[str, str, int]]:
     return first + [(n, m, 0) for n in others for m in BASELINES]
 
 
+def stored() -> dict[str, Any]:
+    """docs/results/declare.json: the cells, and the machine of those that do not say theirs."""
+    found: dict[str, Any] = {"machine": "", "cells": {}}
+    return json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else found
+
+
 def take_over() -> None:
     """The cells of the cache into docs/results/declare.json, in place of those there."""
-    kept = json.loads(KEPT.read_text("utf-8")) if KEPT.is_file() else {"machine": "", "cells": {}}
+    kept = stored()
     new = {path.stem: json.loads(path.read_text("utf-8")) for path in CELLS.glob("*.json")}
     for cell in new.values():
         used = ("p@1", "inner p@1", "cpu")
-        cell["history"] = [{"epoch": h["epoch"]} | {k: h[k] for k in used if k in h} for h in cell["history"]]
+        shown = [{"epoch": h["epoch"]} | {k: h[k] for k in used if k in h} for h in cell.get("history", [])]
+        cell |= {"history": shown} if shown else {}
     cells = dict(sorted({**kept["cells"], **new}.items()))
     if cells != kept["cells"]:
-        machine = f"{cpu_name()}, {cpu_features()['simd']} (xmc_fast {__version__} {commit()})"
         lines = [f"{json.dumps(key)}: {json.dumps(cell)}" for key, cell in cells.items()]
         body = ",\n".join(lines)
-        KEPT.write_text(f'{{"machine": {json.dumps(machine)},\n"cells": {{\n{body}\n}}}}\n', encoding="utf-8")
+        KEPT.write_text(
+            f'{{"machine": {json.dumps(kept["machine"])},\n"cells": {{\n{body}\n}}}}\n', encoding="utf-8"
+        )
 
 
 Found = dict[tuple[str, str], list[dict[str, Any]]]
@@ -247,11 +279,31 @@ def results(cells: dict[str, dict[str, Any]]) -> Found:
     for cell in cells.values():
         found.setdefault((cell["set"], cell["model"]), []).append(cell)
         if "p_inner" in cell:
-            found.setdefault((cell["set"], "declare-inner"), []).append({**cell, "p": cell["p_inner"]})
+            found.setdefault((cell["set"], f"{cell['model']}-inner"), []).append(
+                {**cell, "p": cell["p_inner"]}
+            )
     return found
 
 
-def row(name: str, model: str, cells: list[dict[str, Any]]) -> str:
+def processor(cell: dict[str, Any]) -> str:
+    """A cell's machine without the commit."""
+    return str(cell["machine"]).partition(" (")[0]
+
+
+def machine_lines(cells: list[dict[str, Any]]) -> dict[str, str]:
+    """The machines of the cells, each with the commits that ran on it ("+": with changes)."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for cell in cells:
+        version, _, at = str(cell["machine"]).partition(" (")[2].rstrip(")").rpartition(" ")
+        commits = found.setdefault(processor(cell), {}).setdefault(version, [])
+        commits += [at] if at not in commits else []
+    return {
+        name: f"{name} (" + "; ".join(f"{v} {', '.join(sorted(c))}" for v, c in versions.items()) + ")"
+        for name, versions in found.items()
+    }
+
+
+def row(name: str, model: str, cells: list[dict[str, Any]], machines: dict[str, int]) -> str:
     p = np.array([cell["p"] for cell in cells])
     first = cells[0]
     epoch = [h["cpu"] for c in cells for h in c["history"]]
@@ -270,25 +322,31 @@ def row(name: str, model: str, cells: list[dict[str, Any]]) -> str:
         "training s": f"{np.mean([cell['seconds'] for cell in cells]):.3g}",
         "network MB": f"{first['bytes'] / 1e6:.1f}",
         "recovery MB": f"{first['recovery_bytes'] / 1e6:.1f}",
+        "machine": ", ".join(sorted({str(machines[processor(cell)]) for cell in cells})),
     }
     return "| " + " | ".join(str(values[column]) for column in COLUMNS) + " |"
 
 
 def page(kept: dict[str, Any]) -> str:
     """The text of docs/experiments/declare.md."""
-    found = results(kept["cells"])
+    cells = {key: {"machine": kept["machine"]} | cell for key, cell in kept["cells"].items()}
+    found = results(cells)
+    lines_of = machine_lines(list(cells.values()))
+    machines = {name: i for i, name in enumerate(lines_of, 1)}
     head = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines = [
         "# DECLARE: compressed labels and recovery",
         "",
         "Made by `python bench/experiment_declare.py`, every figure from `docs/results/declare.json` (a result per",
-        f"data set, model and seed). {kept['machine']}. Times are CPU seconds",
-        "of one thread on a busy machine.",
+        "data set, model and seed). Times are CPU seconds of one thread on busy machines:",
+        "",
+        *(f"{machines[name]}. {line}" for name, line in lines_of.items()),
         "",
         "Settings of the paper: 256 hidden units with ReLU, Adam with rate 5e-4, batches of 128, 25 neighbours, on",
         "Bibtex and EURLEX57K (the paper's EURLex-4.3K) its 100 and 200 outputs. P@k on the test part after the last",
         "epoch, mean ± standard deviation over the seeds. *Cosine*: recovery by similarity with compressed rows of",
-        "length one; *inner product*: by Zz as the paper writes it, with the same network. Network MB is what the",
+        "length one; *inner product*: by Zz as the paper writes it, with the same network. *Y of length one*: the rows",
+        'of Y are scaled to length one before the SVD (`label_scaling="length"`). Network MB is what the',
         "paper counts; recovery MB (the compressed training rows and their labels) is what prediction needs beside it.",
         "",
         "Features of text are tf-idf (1 + log of the counts, fitted on the training part): words in at least two",
@@ -304,7 +362,7 @@ def page(kept: dict[str, Any]) -> str:
         *(f"| {name} | {' | '.join(f'{v:.2f}' for v in values)} |" for name, values in PAPER.items()),
         "",
         *head,
-        *(row(n, m, found[n, m]) for n in MAIN for m in TITLES if (n, m) in found),
+        *(row(n, m, found[n, m], machines) for n in MAIN for m in TITLES if (n, m) in found),
         "",
         *behind(found),
         "",
@@ -334,8 +392,10 @@ def page(kept: dict[str, Any]) -> str:
         "with 4. The pruned network loses weights over the first half of its epochs and then trains the ones it kept;",
         "on EURLEX57K it still gains in its last epoch, so it is not at its end. On Bibtex the two networks with an",
         "output per label had been short of convergence after 40 epochs with rows of length one (their curves on the",
-        "test part were seen then), hence length 4. (The trials behind these choices are not kept.)",
+        "test part were seen then), hence length 4. (The trials behind these choices are not kept; those of the next",
+        "section are.)",
         "",
+        *trials(found),
         *against_the_paper(found),
         "",
         "## Other sets",
@@ -344,7 +404,7 @@ def page(kept: dict[str, Any]) -> str:
         "the picture are on at most 3,000 random rows of the test part.",
         "",
         *head,
-        *(row(n, m, found[n, m]) for n in SETS if n not in MAIN for m in TITLES if (n, m) in found),
+        *(row(n, m, found[n, m], machines) for n in SETS if n not in MAIN for m in TITLES if (n, m) in found),
     ]
     missing: dict[str, list[str]] = {}
     for name, model, seed in order():
@@ -354,6 +414,33 @@ def page(kept: dict[str, Any]) -> str:
         lines += ["", "Cells that the command has but that were not run:", ""]
         lines += [f"- {name}: {', '.join(models)}" for name, models in missing.items()]
     return "\n".join(lines) + "\n"
+
+
+def trials(found: Found) -> list[str]:
+    """The section on the scaling of Y."""
+    table = trial_table(found)
+    if len(table) < 3:
+        return []
+    return [
+        "### Scaling of Y before the SVD",
+        "",
+        "The paper does not say whether rows of Y are scaled. Scaled to length one, inner products of rows are the",
+        "cosines of their labels, those of Z nearly so, and s = Zz is used as printed. Trials on the held-out data:",
+        "P@1 (and the epoch after which it is best, mean over the seeds) by recovery, neighbours voting with binary",
+        "labels or with the scaled ones; P@5 after those epochs; and P@1 with the compressed true labels in the place",
+        "of the network's prediction, which shows what compression and recovery lose by themselves.",
+        "",
+        *table,
+        "",
+        "Rows of length one make the printed inner product better on both sets and raise P@1 by cosine on Bibtex; by",
+        "cosine P@5 falls on both sets, and P@1 on EURLEX57K hardly changes. The SVD drops rare labels, so rows of Z",
+        "differ in length even if those of Y do not: the columns of true labels show what it costs the inner product.",
+        "The default stays cosine with Y as it is. With Y of length one the networks of the first table were trained",
+        "for 18 epochs on Bibtex (the best by either similarity in a first run of these trials, with scipy's SVD) and",
+        "for 6 on EURLEX57K, where the inner product still gained. The two trials of EURLEX57K with Y as it is and of",
+        "sum one are of that first run.",
+        "",
+    ]
 
 
 def held_out(found: Found) -> list[str]:
@@ -396,16 +483,27 @@ def against_the_paper(found: Found) -> list[str]:
     lines = [
         "Test P@1 minus the published one, in points:",
         "",
-        "| data | DECLARE, cosine | pruned | uncompressed |",
+        f"| data | {' | '.join(TITLES[model] for model in AGAINST)} |",
+        "|" + "---|" * (len(AGAINST) + 1),
     ]
-    lines.append("|---|---|---|---|")
     for name, published in PAPER.items():
-        found_p = [found.get((name, model)) for model in ("declare", "pruned", "uncompressed")]
-        texts = [
-            f"{np.mean([cell['p'][0] for cell in cells]) - p:+.2f}" if cells else "not run"
-            for cells, p in zip(found_p, published, strict=True)
-        ]
+        texts = []
+        for model, which in AGAINST.items():
+            cells = found.get((name, model))
+            texts.append(
+                f"{np.mean([cell['p'][0] for cell in cells]) - published[which]:+.2f}" if cells else "not run"
+            )
         lines.append(f"| {name} | {' | '.join(texts)} |")
+    printed = {n: found[n, "declare-length-inner"] for n in PAPER if (n, "declare-length-inner") in found}
+    gaps = {n: np.mean([cell["p"][0] for cell in cells]) - PAPER[n][0] for n, cells in printed.items()}
+    reached = [n for n, gap in gaps.items() if abs(gap) <= 1.5]
+    short = [f"{n} ({gap:+.2f})" for n, gap in gaps.items() if abs(gap) > 1.5]
+    if gaps:
+        lines += [
+            "",
+            "The inner product as printed, with Y of length one, is within 1.5 points of the published figure on:",
+        ]
+        lines += [f"{', '.join(reached) or 'none'}; not on: {', '.join(short) or 'none'}."]
     return lines
 
 
@@ -454,20 +552,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--missing", action="store_true")
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--models", nargs="*", help="only these, for instance: uncompressed pruned")
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
+    done = set(stored()["cells"]) if arguments.missing else set()
     for name, kind, seed in order():
         path = CELLS / f"{name}-{kind.replace(' ', '-')}-{seed}.json"
-        if arguments.page or time.monotonic() > end or path.is_file() or name not in arguments.sets:
+        if arguments.page or time.monotonic() > end or path.is_file() or path.stem in done:
             continue
-        result = run(name, kind, seed)
+        if name not in arguments.sets or kind not in (arguments.models or [kind]):
+            continue
+        at = f"{cpu_name()}, {cpu_features()['simd']} (xmc_fast {__version__} {commit()})"
+        result = run(name, kind, seed) | {"machine": at}
         CELLS.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(name, kind, seed, [round(p, 2) for p in result["p"]], f"{result['seconds']:.0f} s", flush=True)
+        print(name, kind, seed, [round(p, 2) for p in result.get("p", [])], flush=True)
     take_over()
-    kept = json.loads(KEPT.read_text("utf-8"))
+    kept = stored()
     PAGE.write_text(page(kept), encoding="utf-8")
     picture(results(kept["cells"]))
 

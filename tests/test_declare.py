@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -110,12 +111,51 @@ def test_svd_without_labels(shape):
     assert not got.Z.any()
 
 
+@pytest.mark.parametrize("label_scaling", ["none", "length", "sum"])
+@pytest.mark.parametrize(("n", "n_labels"), [(400, 60), (900, 2000), (3000, 1500)])
+def test_svd_of_scaled_rows(n, n_labels, label_scaling):
+    """Exact, wide and iterated: the SVD of the rows as the reference scales them; rows without labels stay zero."""
+    Y = label_matrix(n, n_labels)
+    scaled = reference.scaled(Y.toarray(), label_scaling)
+    got = truncated_svd(Y, 20, label_scaling=label_scaling)
+    s = np.linalg.svd(scaled, compute_uv=False)[:20]
+    np.testing.assert_allclose(got.singular_values, s, rtol=1e-4)
+    np.testing.assert_allclose(got.Z, scaled @ got.V, atol=1e-4)
+    np.testing.assert_allclose(got.Z[np.diff(Y.indptr) == 0], 0, atol=1e-5)
+
+
 def test_neighbour_pairs_equal_reference():
     Y = label_matrix(80, 30)
     got = neighbour_pairs(Y, 5, block_rows=33)
     omega = reference.near(Y.toarray(), 5)
     assert np.array_equal(got.toarray() > 0, omega)
     np.testing.assert_array_equal(got.toarray()[omega], (Y @ Y.T).toarray()[omega])
+
+
+@pytest.mark.parametrize("label_scaling", ["length", "sum"])
+def test_neighbour_pairs_of_scaled_rows(label_scaling):
+    Y = label_matrix(80, 30)
+    got = neighbour_pairs(Y, 5, label_scaling=label_scaling, block_rows=33).toarray()
+    scaled = reference.scaled(Y.toarray(), label_scaling)
+    similar = scaled @ scaled.T
+    found = got > 0
+    np.testing.assert_allclose(got[found], similar[found], rtol=1e-6)
+    assert np.array_equal(found, found.T)
+    for i in range(80):  # ties may go either way in float32
+        fifth = np.sort(similar[i])[-5]
+        assert found[i, similar[i] > fifth + 1e-6].all()
+    assert not np.array_equal(found, reference.near(Y.toarray(), 5))
+
+
+def test_neighbour_embedding_of_scaled_rows():
+    Y = label_matrix(150, 60)
+    start = truncated_svd(Y, 8, label_scaling="length").Z
+    Z, losses = neighbour_embedding(Y, start, neighbours=6, label_scaling="length", penalty=0.1)
+    omega = neighbour_pairs(Y, 6, label_scaling="length").toarray() > 0
+    scaled = reference.scaled(Y.toarray(), "length")
+    expected = [reference.neighbour_loss(scaled, z, start, omega, 0.1) for z in (start, Z)]
+    np.testing.assert_allclose([losses[0], losses[-1]], expected, rtol=1e-3)
+    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.1])
@@ -179,11 +219,13 @@ def test_faiss_finds_nearly_the_same():
 
 
 @pytest.mark.parametrize("compression", ["svd", "neighbour"])
-def test_linear_model_save_load_predict(tmp_path, compression):
+@pytest.mark.parametrize("label_scaling", ["none", "length"])
+def test_linear_model_save_load_predict(tmp_path, compression, label_scaling):
     rng = np.random.default_rng(0)
     Y = label_matrix(300, 40)
     X = sp.csr_matrix(Y @ rng.standard_normal((40, 60)))
-    model = LinearDeclare(30, alpha=0.01, neighbours=5, compression=compression).fit(X, Y)
+    options = {"compression": compression, "label_scaling": label_scaling}
+    model = LinearDeclare(30, alpha=0.01, neighbours=5, **options).fit(X, Y)
     top = model.predict(X, 3)
     assert top.shape == (300, 40)
     labelled = np.flatnonzero(np.diff(Y.indptr))
@@ -197,6 +239,20 @@ def test_linear_model_save_load_predict(tmp_path, compression):
     other = again.predict(X, 3)
     assert np.array_equal(other.indices, top.indices)
     assert np.array_equal(other.data, top.data)
+
+
+def test_linear_model_saved_before_label_scaling(tmp_path):
+    """A folder without the field holds a model whose labels were not scaled."""
+    Y = label_matrix(60, 12)
+    model = LinearDeclare(6).fit(Y, Y)
+    model.save(tmp_path / "m")
+    path = tmp_path / "m" / "declare.json"
+    settings = json.loads(path.read_text())
+    assert settings["params"].pop("label_scaling") == "none"
+    path.write_text(json.dumps(settings))
+    again = LinearDeclare.load(tmp_path / "m")
+    assert again.label_scaling == "none"
+    assert np.array_equal(again.predict(Y, 3).data, model.predict(Y, 3).data)
 
 
 @pytest.mark.parametrize("n_labels", [1, 3])
@@ -230,6 +286,8 @@ def test_errors():
         truncated_svd(Y, 0)
     with pytest.raises(ValueError, match='compression must be "svd" or "neighbour", got \'pca\''):
         declare.compress(Y, 2, compression="pca")
+    with pytest.raises(ValueError, match='label_scaling must be "none", "length" or "sum", got \'l2\''):
+        declare.compress(Y, 2, label_scaling="l2")
     with pytest.raises(ValueError, match='similarity must be "inner" or "cosine"'):
         LabelRecovery(Y, Y, similarity="euclid")
     with pytest.raises(ValueError, match="Y has 3 rows, expected 4"):

@@ -16,6 +16,7 @@ from xmc_fast.nn.sparse_input import adam, csr_batches  # noqa: E402
 SMALL = {"hidden": 16, "epochs": 12, "batch_size": 16, "lr": 0.01}
 MODELS = {
     "declare": lambda **o: Declare(20, neighbours=5, **SMALL | o),
+    "length": lambda **o: Declare(20, neighbours=5, label_scaling="length", **SMALL | o),
     "neighbour": lambda **o: Declare(20, neighbours=5, compression="neighbour", **SMALL | o),
     "uncompressed": lambda **o: UncompressedNetwork(**SMALL | o),
     "pruned": lambda **o: PrunedNetwork(20, **SMALL | o),
@@ -43,17 +44,16 @@ def test_learns_saves_and_loads(problem, kind, tmp_path):
     assert model.history_[-1]["p@1"] == pytest.approx(metrics.precision_at_k(Y, top, k=1))
     frequent = np.argsort(-Y.sum(0).A1)[:1]
     chance = metrics.precision_at_k(Y, np.tile(frequent, (Y.shape[0], 1)), k=1)
-    # The neighbour-preserving codes depend on rounding: 0.11 to 0.23 over instruction sets, chance is 0.09.
-    assert model.history_[-1]["p@1"] > (1 if kind == "neighbour" else 2) * chance
+    # The neighbour-preserving codes depend on rounding: 0.11 to 0.23 over instruction sets, chance is 0.09. Features
+    # here grow with the number of labels, which codes of rows of one length do not: 0.12.
+    assert model.history_[-1]["p@1"] > (1 if kind in ("neighbour", "length") else 2) * chance
     model.save(tmp_path / "m")
     again = type(model).load(tmp_path / "m").predict(X, 5)
     assert np.array_equal(again.indptr, top.indptr)
     assert np.array_equal(again.indices, top.indices)
     np.testing.assert_allclose(again.data, top.data, rtol=1e-5)
     with pytest.raises(ValueError, match="is of format"):
-        {"declare": PrunedNetwork}.get(kind, Declare if kind != "neighbour" else PrunedNetwork).load(
-            tmp_path / "m"
-        )
+        (PrunedNetwork if isinstance(model, Declare) else Declare).load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("kind", ["declare", "pruned"])

@@ -12,6 +12,12 @@ def ridge(X, Z, alpha):
     return np.linalg.solve(A.T @ A + penalty, A.T @ Z)
 
 
+def scaled(Y, label_scaling):
+    """Rows of Y as they are, or divided by their length or their sum; rows of zeros stay."""
+    size = {"none": np.ones(len(Y)), "length": np.linalg.norm(Y, axis=1), "sum": Y.sum(1)}[label_scaling]
+    return Y / np.where(size > 0, size, 1)[:, None]
+
+
 def near(Y, neighbours):
     """Ω as a boolean (n, n): the rows that share most labels (ties by lower row), symmetric, with the diagonal."""
     shared = Y @ Y.T

@@ -108,7 +108,7 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
     n_components : c, the size of the output.
     alpha : strength of the ridge penalty.
     neighbours, similarity, search : of the recovery, see `LabelRecovery`.
-    compression : "svd" or "neighbour", see `compress`.
+    compression, label_scaling : "svd" or "neighbour"; "none", "length" or "sum": see `compress`.
     n_jobs, random_state : threads; seed of the SVD.
 
     Attributes
@@ -133,6 +133,7 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
         similarity: str = "cosine",
         search: str = "exact",
         compression: str = "svd",
+        label_scaling: str = "none",
         n_jobs: int | None = None,
         random_state: int = 0,
     ) -> None:
@@ -142,6 +143,7 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
         self.similarity = similarity
         self.search = search
         self.compression = compression
+        self.label_scaling = label_scaling
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -150,8 +152,8 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
         x = features(X)
         y = labels(Y, n_rows=x.shape[0])
         Z = compress(
-            Y, self.n_components, compression=self.compression, neighbours=self.neighbours,
-            n_jobs=self.n_jobs, random_state=self.random_state,
+            Y, self.n_components, compression=self.compression, label_scaling=self.label_scaling,
+            neighbours=self.neighbours, n_jobs=self.n_jobs, random_state=self.random_state,
         )  # fmt: skip
         self.coef_ = ridge(X, Z, alpha=self.alpha, n_jobs=self.n_jobs)
         self._recover(Z, Y)

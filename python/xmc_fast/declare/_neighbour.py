@@ -13,18 +13,27 @@ from xmc_fast._arrays import features, labels, to_scipy, transpose
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast.declare._products import Operator
+from xmc_fast.declare._scaling import row_scales, scaled_labels
 
 Float = npt.NDArray[np.float32]
 
 
 def neighbour_pairs(
-    Y: Any, neighbours: int, *, n_jobs: int | None = None, block_rows: int = 8192
+    Y: Any,
+    neighbours: int,
+    *,
+    label_scaling: str = "none",
+    n_jobs: int | None = None,
+    block_rows: int = 8192,
 ) -> sp.csr_matrix:
     """The pairs Ω: for each row the rows that share most labels with it, made symmetric, and the diagonal.
 
+    With ``label_scaling`` (see `compress`) the rows whose scaled labels have the largest inner product with its own.
+
     Returns
     -------
-    (n, n) symmetric CSR with the number of shared labels at each pair; at most n (2 · neighbours + 1) entries.
+    (n, n) symmetric CSR with the number of shared labels (or that inner product) at each pair; at most
+    n (2 · neighbours + 1) entries.
 
     Examples
     --------
@@ -35,12 +44,14 @@ def neighbour_pairs(
         raise ValueError(f"neighbours must be at least 1, got {neighbours}")
     y = labels(Y)
     n = y.shape[0]
-    back = transpose(y)
+    scales = row_scales(y, label_scaling)
+    back = transpose(scaled_labels(y, label_scaling))
     counts = np.diff(y.indptr)
+    own = scales**2 * counts.astype(np.float32)
     threads = resolve_threads(n_jobs)
     rows: list[Any] = [np.arange(n)]
     columns: list[Any] = [np.arange(n)]
-    shared: list[Any] = [counts.astype(np.float32)]
+    shared: list[Any] = [own]
     for start in range(0, n, block_rows):
         # y_i · y_j summed over the labels of row i: recovery with the labels in the place of neighbours.
         part = counts[start : start + block_rows]
@@ -48,8 +59,9 @@ def neighbour_pairs(
         ids[np.arange(ids.shape[1]) < part[:, None]] = y.indices[
             y.indptr[start] : y.indptr[start] + int(part.sum())
         ]
+        weights = np.ascontiguousarray(np.broadcast_to(scales[start : start + len(part), None], ids.shape))
         found, scores, count = _core.recover_labels(
-            ids, np.ones(ids.shape, np.float32), n, back.indptr, back.indices, back.data, min(neighbours, n), threads
+            ids, weights, n, back.indptr, back.indices, back.data, min(neighbours, n), threads
         )  # fmt: skip
         keep = np.arange(found.shape[1]) < count[:, None]
         rows.append(start + np.repeat(np.arange(len(part)), count))
@@ -58,7 +70,7 @@ def neighbour_pairs(
     i, j, value = (np.concatenate(parts) for parts in (rows, columns, shared))
     both = sp.csr_matrix((value, (i, j)), shape=(n, n))
     both.sum_duplicates()
-    both.setdiag(counts.astype(np.float32))
+    both.setdiag(own)
     both = both.maximum(both.T).tocsr()
     both.eliminate_zeros()
     both.sort_indices()
@@ -70,6 +82,7 @@ def neighbour_embedding(
     start: Float,
     *,
     neighbours: int = 25,
+    label_scaling: str = "none",
     penalty: float = 0.1,
     steps: int = 20,
     tol: float = 1e-4,
@@ -87,6 +100,7 @@ def neighbour_embedding(
     Y : (n, L) binary labels.
     start : (n, c) Z₀, from `truncated_svd`.
     neighbours : per row in Ω.
+    label_scaling : of the rows of Y, as in ``start``; see `compress`.
     penalty : weight of the pairs outside Ω; 0 leaves them free.
     steps, tol : at most so many steps; stop when the loss falls by less than this fraction.
 
@@ -102,7 +116,7 @@ def neighbour_embedding(
     >>> Z.shape, losses[-1] < losses[0]
     ((4, 2), True)
     """
-    omega = neighbour_pairs(Y, neighbours, n_jobs=n_jobs)
+    omega = neighbour_pairs(Y, neighbours, label_scaling=label_scaling, n_jobs=n_jobs)
     problem = _Problem(omega, np.ascontiguousarray(start, np.float32), penalty, resolve_threads(n_jobs))
     Z = problem.Z0
     loss, gradient = problem.evaluate(Z)

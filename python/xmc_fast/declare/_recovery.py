@@ -30,6 +30,7 @@ def compress(
     n_components: int,
     *,
     compression: str = "svd",
+    label_scaling: str = "none",
     neighbours: int = 25,
     n_jobs: int | None = None,
     random_state: int = 0,
@@ -38,11 +39,17 @@ def compress(
     """The compressed rows Z (n, c) of a label matrix.
 
     ``compression`` is "svd" (all similarities between rows, see `truncated_svd`) or "neighbour" (those of near
-    rows above all, see `neighbour_embedding`).
+    rows above all, see `neighbour_embedding`). ``label_scaling`` scales the rows of Y before: "length" to length one,
+    "sum" to sum one, "none" not at all. With "length" the inner products that Z keeps are the cosines of two rows'
+    labels, in the place of the number of labels that they share.
     """
     if compression not in ("svd", "neighbour"):
         raise ValueError(f'compression must be "svd" or "neighbour", got {compression!r}')
-    options: dict[str, Any] = {"n_jobs": n_jobs, "show_progress": show_progress}
+    options: dict[str, Any] = {
+        "label_scaling": label_scaling,
+        "n_jobs": n_jobs,
+        "show_progress": show_progress,
+    }
     Z = truncated_svd(Y, n_components, random_state=random_state, **options).Z
     if compression == "neighbour":
         Z, _ = neighbour_embedding(Y, Z, neighbours=neighbours, **options)

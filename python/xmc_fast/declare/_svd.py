@@ -11,6 +11,7 @@ from xmc_fast._arrays import Csr, labels, to_scipy, transpose
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast.declare._products import Operator
+from xmc_fast.declare._scaling import scaled_labels
 
 Float = npt.NDArray[np.float32]
 
@@ -29,6 +30,7 @@ def truncated_svd(
     Y: Any,
     n_components: int,
     *,
+    label_scaling: str = "none",
     tol: float = 1e-5,
     max_iter: int = 20,
     oversample: int = 16,
@@ -38,7 +40,7 @@ def truncated_svd(
     random_state: int = 0,
     show_progress: bool | None = None,
 ) -> TruncatedSvd:
-    """The largest singular values and vectors of a binary label matrix, Z = U Σ being DECLARE's targets.
+    """The largest singular values and vectors of a label matrix, Z = U Σ being DECLARE's targets.
 
     Subspace iteration on YᵀY (or YYᵀ, whichever is smaller) from a random block of c + oversample vectors, with
     a Chebyshev polynomial that damps the spectrum below the block: label matrices have slowly falling spectra,
@@ -49,6 +51,8 @@ def truncated_svd(
     ----------
     Y : (n, L) binary labels.
     n_components : c; fewer are returned when the rank of Y is lower (at least one).
+    label_scaling : rows of Y are scaled to length one ("length") or sum one ("sum") first; "none" takes them as
+        they are. See `compress`.
     tol : stop when the sum of the c largest squared singular values grows by less than this fraction.
     max_iter, oversample, degree : at most so many rounds, extra vectors in the block, products per round.
     block_rows : rows of Y per product; an (n, c) array is made only at the end.
@@ -61,7 +65,7 @@ def truncated_svd(
     """
     if n_components < 1:
         raise ValueError(f"n_components must be at least 1, got {n_components}")
-    y = labels(Y)
+    y = scaled_labels(labels(Y), label_scaling)
     n, n_labels = y.shape
     wide = n_labels > n
     A = transpose(y) if wide else y  # fewer columns than rows
@@ -154,7 +158,8 @@ def _filtered(
 
 
 def _gram(A: Csr) -> npt.NDArray[np.float64]:
-    matrix = to_scipy(A.indptr, A.indices, np.ones(len(A.indices), np.float64), A.shape)
+    values = A.data.astype(np.float64) if len(A.data) else np.ones(len(A.indices))
+    matrix = to_scipy(A.indptr, A.indices, values, A.shape)
     product: npt.NDArray[np.float64] = (matrix.T @ matrix).toarray()
     return product
 

@@ -192,7 +192,7 @@ class Declare(_Model):
     n_components : c, outputs of the network.
     hidden : hidden units.
     neighbours, similarity, search : of the recovery, see `xmc_fast.declare.LabelRecovery`.
-    compression : "svd" or "neighbour", see `xmc_fast.declare.compress`.
+    compression, label_scaling : "svd" or "neighbour"; "none", "length" or "sum": see `xmc_fast.declare.compress`.
     epochs, batch_size, lr : of the training with Adam on the mean squared error.
     sparse_grad : update only the input weights of columns that occur in a batch (`RowAdam`); False is plain
         Adam, whose steps cost time in proportion to all D columns.
@@ -218,12 +218,14 @@ class Declare(_Model):
     similarity: str = "cosine"
     search: str = "exact"
     compression: str = "svd"
+    label_scaling: str = "none"
 
     def _targets(self, Y: Any, show_progress: bool | None) -> Any:
         Z = compress(
             Y,
             self.n_components,
             compression=self.compression,
+            label_scaling=self.label_scaling,
             neighbours=self.neighbours,
             n_jobs=self.n_jobs,
             random_state=self.random_state,
