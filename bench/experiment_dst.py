@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import experiment_dst_report as report
-from common import CACHE
+from common import CACHE, commit, cpu_name
 from experiment_dst_cells import CELLS, GRIDS, SEEDS, TEXT_FROZEN
 from experiment_dst_data import load, minilm
 from xmc_fast.metrics import precision_at_k
@@ -110,7 +110,8 @@ def run(
         if time.monotonic() > end:
             return False
         result = isolated(run_cell, (params, seed, loaded, threads, cache))
-        file.write_text(json.dumps({"params": params, **result}))
+        cell = {"experiment": experiment, "name": name, "seed": seed, "tune": tune, "params": params}
+        file.write_text(json.dumps({**cell, **result, "cpu": cpu_name(), "commit": commit()}))
         p = ", ".join(f"{v:.2f}" for v in result["p"])
         print(
             f"{experiment} {name} seed {seed}: P@1/3/5 {p}, {result['cpu_per_epoch']:.2f} CPU s/epoch",
