@@ -22,6 +22,7 @@ from typing import Any
 from xmc_fast import __version__, _core, cpu_features
 
 RESULTS = Path(__file__).parent / "results"
+KEPT = Path(__file__).parents[1] / "docs" / "results"
 DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CACHE = Path(os.environ.get("XMC_CACHE", Path.home() / ".cache" / "xmc_fast"))
 
@@ -77,6 +78,22 @@ def machine_line(info: dict[str, Any]) -> str:
     )
 
 
+def machines_line(result: dict[str, Any]) -> str:
+    """The machine line of a saved table; where rows have machines of their own, each line with the rows it is of."""
+    lines: dict[str, list[list[str]]] = {}
+    for row in result["rows"]:
+        line = machine_line(row.get("machine", result["machine"]))
+        lines.setdefault(line, []).append([str(value) for value in row.values()][:2])
+    if len(lines) < 2:
+        return machine_line(result["machine"]) if not lines else next(iter(lines))
+    firsts = [first for rows in lines.values() for first in {first for first, _ in rows}]
+    depth = (
+        1 if len(firsts) == len(set(firsts)) else 2
+    )  # columns that tell the rows of one line from another's
+    names = {line: dict.fromkeys(" ".join(row[:depth]) for row in rows) for line, rows in lines.items()}
+    return "; ".join(f"{', '.join(rows)}: {line}" for line, rows in names.items())
+
+
 def interleave(
     cases: dict[str, Callable[[], Any]],
     *,
@@ -119,6 +136,17 @@ class Table:
             raise ValueError(f"unknown columns {sorted(unknown)}, the table has {list(self.columns)}")
         self.rows.append(row)
 
+    def keep_others(self, *keys: str) -> None:
+        """Adds the saved rows whose `keys` the table does not have, each with the machine it was measured on:
+        a long run can be made in parts."""
+        path = next((p for p in (f / f"{self.name}.json" for f in (RESULTS, KEPT)) if p.exists()), None)
+        if path is None:
+            return
+        saved = json.loads(path.read_text("utf-8"))
+        here = {tuple(row[key] for key in keys) for row in self.rows}
+        others = [row for row in saved["rows"] if tuple(row[key] for key in keys) not in here]
+        self.rows += [{**row, "machine": row.get("machine", saved["machine"])} for row in others]
+
     def __str__(self) -> str:
         head = "| " + " | ".join(self.columns) + " |\n|" + "---|" * len(self.columns)
         body = ["| " + " | ".join(_cell(r.get(c, "")) for c in self.columns) + " |" for r in self.rows]
@@ -130,7 +158,9 @@ class Table:
             writer = csv.DictWriter(file, [*self.columns, *(f"machine_{key}" for key in self.info)])
             writer.writeheader()
             line = {f"machine_{key}": value for key, value in self.info.items()}
-            writer.writerows({**r, **line} for r in self.rows)
+            own = [{f"machine_{k}": v for k, v in r.get("machine", {}).items()} for r in self.rows]
+            rows = [{c: r[c] for c in self.columns if c in r} for r in self.rows]
+            writer.writerows({**r, **line, **o} for r, o in zip(rows, own, strict=True))
         self.save_json(folder)
 
     def save_json(self, folder: Path) -> None:
