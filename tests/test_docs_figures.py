@@ -198,3 +198,23 @@ def test_a_table_says_where_a_peer_is_ahead(bench):
     ratios = [{"ratio": 0.8, "higher": True}, {"ratio": 3.0, "higher": False}, {"ratio": "", "higher": True}]
     said = ahead.said(ratios, ahead.Rivals(ratios=("ratio",), flags=("higher",)))
     assert said == "A peer is ahead in `ratio`: down to 0.8, in 1 of 2 rows; `higher`: in 1 of 3 rows."
+
+
+def test_a_run_in_parts_keeps_the_other_rows_and_their_machines(bench, tmp_path, monkeypatch):
+    common = bench("common")
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(common, "KEPT", tmp_path)
+    old, new = ({**common.machine(seconds=0.01), "commit": commit} for commit in ("old", "new"))
+    first = common.Table("t", ["set", "ms"], old, [{"set": "a", "ms": 1.0}, {"set": "b", "ms": 2.0}])
+    first.save(tmp_path)  # as in docs/results
+    assert common.machines_line({"machine": old, "rows": first.rows}) == common.machine_line(old)
+    again = common.Table("t", ["set", "ms"], new, [{"set": "b", "ms": 3.0}])
+    again.keep_others("set")
+    again.save(tmp_path / "results")
+    saved = json.loads((tmp_path / "results" / "t.json").read_text("utf-8"))
+    assert [(row["set"], row["ms"]) for row in saved["rows"]] == [("b", 3.0), ("a", 1.0)]
+    lines = common.machines_line(saved)
+    assert lines == f"b: {common.machine_line(new)}; a: {common.machine_line(old)}"
+    assert "machine" not in bench("report_pages").markdown(saved["rows"])
+    csv = (tmp_path / "results" / "t.csv").read_text("utf-8")
+    assert [line.count("old") for line in csv.splitlines()] == [0, 0, 1]
