@@ -7,6 +7,7 @@ same run. `Table.save` writes CSV and JSON with the machine line into bench/resu
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -25,6 +26,18 @@ RESULTS = Path(__file__).parent / "results"
 KEPT = Path(__file__).parents[1] / "docs" / "results"
 DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CACHE = Path(os.environ.get("XMC_CACHE", Path.home() / ".cache" / "xmc_fast"))
+
+
+def arguments(doc: str | None, parts: Sequence[str] = ()) -> list[str]:
+    """The parts that the command line names, all without one; --help prints the script's first words."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if parts:
+        parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)} (all without one)")
+    chosen: list[str] = getattr(parser.parse_args(), "parts", [])
+    for part in chosen:
+        if part not in parts:
+            parser.error(f"unknown part {part!r}, expected one of {', '.join(parts)}")
+    return chosen or list(parts)
 
 
 def data_dir(name: str) -> Path:
