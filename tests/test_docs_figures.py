@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -66,9 +67,14 @@ def test_a_measured_table_has_its_command_in_the_section_or_the_head(page):
             )
 
 
+@functools.cache
+def parsed(script):
+    return ast.parse(script.read_text("utf-8"))
+
+
 def constants(script, seen=()):
     """The strings in a script and in the scripts beside it that it imports."""
-    tree = ast.parse(script.read_text("utf-8"))
+    tree = parsed(script)
     found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     for node in ast.walk(tree):
         modules = [node.module] if isinstance(node, ast.ImportFrom) else []
