@@ -152,8 +152,8 @@ SAID = """What to take from it:
   units are free and the bottleneck is narrow; that has not been measured here.
 """
 SAID_OF_UNSTRUCTURED = """\
-- Unstructured sparsity, which may give frequent labels more connections, is better than fixed fan-in with as
-  many connections, but trains the dense matrix.
+- Unstructured sparsity that is moved by gradient, and so may give frequent labels more connections, is better than
+  fixed fan-in with as many connections, but trains the dense matrix. Drawn once it is not better.
 """
 SAID_OF_TEXTS = """\
 - End to end a dense head of 200 labels helps, with more memory than the sparse layer alone; the auxiliary
