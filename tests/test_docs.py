@@ -37,11 +37,11 @@ def command(tmp_path):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text("utf-8"))], ids=name)
-def test_blocks_run(page, command, tmp_path, monkeypatch):
+def test_blocks_run(page, command, tmp_path, monkeypatch, request):
     blocks = BLOCK.findall(page.read_text("utf-8"))
     if any(kind == "python" and NEEDS_TORCH.search(code) for kind, code in blocks):
         assert "xmc-fast[nn]" in page.read_text("utf-8"), "the page does not say what its blocks need"
-        pytest.importorskip("torch")
+        request.getfixturevalue("one_torch_thread")
     if any(kind == "python" and "plots" in code for kind, code in blocks):
         pytest.importorskip("matplotlib").use("Agg")
     work = tmp_path / "work"
