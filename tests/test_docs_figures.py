@@ -29,8 +29,6 @@ FIGURE = re.compile(
 BY_HAND = [ROOT / "README.md", DOCS / "index.md", DOCS / "changelog.md"]
 BY_HAND += [p for part in ("guide", "howto", "api") for p in sorted((DOCS / part).glob("*.md"))]
 BY_HAND += [DOCS / "experiments" / f"{stem}.md" for stem in ("fanin", "lightxml", "linear", "prediction")]
-    "linear_every.json"
-}  # rows measured before machines were kept with them; the next run replaces them
 NOT_MEASURED = [  # in sentences: by arithmetic, by definition, or checked by the test or bench named
     "factor of 1.3 (`largest_error` in that file)",  # test_the_error_of_the_plan_is_that_of_its_file
     "PSP above 100 %",
