@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
-from common import CACHE, Table, data_dir, machine
+from common import CACHE, Table, arguments, data_dir, machine
 from xmc_fast import cluster
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -237,9 +237,9 @@ def bench(name: str, X, Y, *, max_leaf: int, peers: bool) -> Table:
     return table
 
 
-def main(which: list[str]) -> None:
+def main() -> None:
     sets = {"tibkat": (tibkat, 64, True), "synthetic": (synthetic, 80, False)}
-    for name in which or sets:
+    for name in arguments(__doc__, list(sets)):
         make, max_leaf, peers = sets[name]
         table = bench(name, *make(), max_leaf=max_leaf, peers=peers)
         table.save()
@@ -247,4 +247,4 @@ def main(which: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

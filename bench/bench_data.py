@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from common import CACHE, Table, data_dir, interleave
+from common import CACHE, Table, arguments, data_dir, interleave
 from xmc_fast import data
 from xmc_fast.text import TfidfVectorizer
 
@@ -160,6 +160,7 @@ def bench_corpus(table: Table, name: str, texts: list[str]) -> None:
 
 
 def main() -> None:
+    arguments(__doc__)
     for bench in (bench_read, bench_tfidf):
         table = bench()
         print(table)

@@ -14,14 +14,13 @@ is timed beside it.
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from common import Table, interleave, machine
+from common import Table, arguments, interleave, machine
 from xmc_fast.nn._lightxml_net import LightXMLNet
 
 LABELS, LEAF, BEAM, BATCH, HIDDEN, DIMS = 131_072, 64, 10, 16, 1920, 400
@@ -143,12 +142,13 @@ def cluster() -> Table:
     return bench_cluster.bench("tibkat", *bench_cluster.tibkat(), max_leaf=64, peers=True)
 
 
-def main(which: list[str]) -> None:
-    for name in which or ("step", "one", "cluster"):
-        table = {"step": step, "one": one, "cluster": cluster}[name]()
+def main() -> None:
+    benches = {"step": step, "one": one, "cluster": cluster}
+    for name in arguments(__doc__, list(benches)):
+        table = benches[name]()
         table.save()
         print(table)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

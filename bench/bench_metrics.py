@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import scipy.sparse as sp
 
-from common import Table, interleave
+from common import Table, arguments, interleave
 from xmc_fast import metrics, propensity
 
 N, L, K = 100_000, 670_091, (1, 3, 5)
@@ -63,6 +63,7 @@ def scipy_macro_f1(Y, ids, k=K[-1]):
 
 
 def main() -> None:
+    arguments(__doc__)
     warnings.simplefilter("ignore", propensity.PropensityWarning)  # JPV does not fit made-up labels
     Y, ids = problem()
     p = propensity.estimate(Y, "amazon")

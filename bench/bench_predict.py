@@ -11,7 +11,6 @@ docs/experiments/predict.md of it), ``--open`` how fast a large model opens and 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from itertools import pairwise
@@ -22,7 +21,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from common import RESULTS, Table, interleave, machine
+from common import Table, interleave, machine
 from models import DELTA, SETS, K, folder_of, matrices, model_of, pruned_predictions, unpruned_labels
 from predict_open import open_large
 from sets import TEXT, read_texts, vectorizer_of
@@ -329,17 +328,10 @@ def main():
             case = case_name(name, args.delta)
             table.rows = [row for row in table.rows if row["set"] != case]
             bench_set(name, args.delta, args.trees, args.rounds, table)
-            keep_others(table)
+            table.keep_others("set")
+            table.rows.sort(key=lambda row: (SETS.index(row["set"].split(" at ")[0]), row["set"]))
+            table.save()
     print(table)
-    table.save()
-
-
-def keep_others(table):
-    """Saves the table with the saved rows of sets that it does not have: a long run can be made in parts."""
-    path, here = RESULTS / f"{table.name}.json", {row["set"] for row in table.rows}
-    if path.exists():
-        table.rows += [row for row in json.loads(path.read_text("utf-8"))["rows"] if row["set"] not in here]
-    table.rows.sort(key=lambda row: (SETS.index(row["set"].split(" at ")[0]), row["set"]))
     table.save()
 
 

@@ -7,6 +7,7 @@ same run. `Table.save` writes CSV and JSON with the machine line into bench/resu
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -22,8 +23,21 @@ from typing import Any
 from xmc_fast import __version__, _core, cpu_features
 
 RESULTS = Path(__file__).parent / "results"
+KEPT = Path(__file__).parents[1] / "docs" / "results"
 DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CACHE = Path(os.environ.get("XMC_CACHE", Path.home() / ".cache" / "xmc_fast"))
+
+
+def arguments(doc: str | None, parts: Sequence[str] = ()) -> list[str]:
+    """The parts that the command line names, all without one; --help prints the script's first words."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if parts:
+        parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)} (all without one)")
+    chosen: list[str] = getattr(parser.parse_args(), "parts", [])
+    for part in chosen:
+        if part not in parts:
+            parser.error(f"unknown part {part!r}, expected one of {', '.join(parts)}")
+    return chosen or list(parts)
 
 
 def data_dir(name: str) -> Path:
@@ -77,6 +91,22 @@ def machine_line(info: dict[str, Any]) -> str:
     )
 
 
+def machines_line(result: dict[str, Any]) -> str:
+    """The machine line of a saved table; where rows have machines of their own, each line with the rows it is of."""
+    lines: dict[str, list[list[str]]] = {}
+    for row in result["rows"]:
+        line = machine_line(row.get("machine", result["machine"]))
+        lines.setdefault(line, []).append([str(value) for value in row.values()][:2])
+    if len(lines) < 2:
+        return machine_line(result["machine"]) if not lines else next(iter(lines))
+    firsts = [first for rows in lines.values() for first in {first for first, _ in rows}]
+    depth = (
+        1 if len(firsts) == len(set(firsts)) else 2
+    )  # columns that tell the rows of one line from another's
+    names = {line: dict.fromkeys(" ".join(row[:depth]) for row in rows) for line, rows in lines.items()}
+    return "; ".join(f"{', '.join(rows)}: {line}" for line, rows in names.items())
+
+
 def interleave(
     cases: dict[str, Callable[[], Any]],
     *,
@@ -119,6 +149,17 @@ class Table:
             raise ValueError(f"unknown columns {sorted(unknown)}, the table has {list(self.columns)}")
         self.rows.append(row)
 
+    def keep_others(self, *keys: str) -> None:
+        """Adds the saved rows whose `keys` the table does not have, each with the machine it was measured on:
+        a long run can be made in parts."""
+        path = next((p for p in (f / f"{self.name}.json" for f in (RESULTS, KEPT)) if p.exists()), None)
+        if path is None:
+            return
+        saved = json.loads(path.read_text("utf-8"))
+        here = {tuple(row[key] for key in keys) for row in self.rows}
+        others = [row for row in saved["rows"] if tuple(row[key] for key in keys) not in here]
+        self.rows += [{**row, "machine": row.get("machine", saved["machine"])} for row in others]
+
     def __str__(self) -> str:
         head = "| " + " | ".join(self.columns) + " |\n|" + "---|" * len(self.columns)
         body = ["| " + " | ".join(_cell(r.get(c, "")) for c in self.columns) + " |" for r in self.rows]
@@ -130,7 +171,9 @@ class Table:
             writer = csv.DictWriter(file, [*self.columns, *(f"machine_{key}" for key in self.info)])
             writer.writeheader()
             line = {f"machine_{key}": value for key, value in self.info.items()}
-            writer.writerows({**r, **line} for r in self.rows)
+            own = [{f"machine_{k}": v for k, v in r.get("machine", {}).items()} for r in self.rows]
+            rows = [{c: r[c] for c in self.columns if c in r} for r in self.rows]
+            writer.writerows({**r, **line, **o} for r, o in zip(rows, own, strict=True))
         self.save_json(folder)
 
     def save_json(self, folder: Path) -> None:

@@ -2,9 +2,10 @@
 
 python bench/experiment_dst.py [--only fixed,tfidf,57k,tibkat,text,frozen,scale] [--report]
 
-Every cell (method, seed) is a process of its own, whose result is kept in the cache folder: a run that was
-stopped goes on where it was. --report only writes the page from what is there. Hyper-parameters were chosen
-on held-out rows (--tune --only grid,tfidf-grid,frozen-grid), never on the test set.
+Every cell (method, seed) is a process of its own, whose result waits in the cache folder: a run that was stopped
+goes on where it was. Finished cells are taken over into docs/results/dst.json, each with its machine and commit, and
+the page is written from that file; --report does only this. Hyper-parameters were chosen on held-out rows (--tune
+--only grid,tfidf-grid,frozen-grid), never on the test set.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import experiment_dst_report as report
-from common import CACHE
+from common import CACHE, commit, cpu_name
 from experiment_dst_cells import CELLS, GRIDS, SEEDS, TEXT_FROZEN
 from experiment_dst_data import load, minilm
 from xmc_fast.metrics import precision_at_k
 
 KS = (1, 3, 5)
+KEPT = report.ROOT / "docs" / "results" / "dst.json"
+Cell = dict[str, Any]
 
 
 def run_cell(arguments: tuple[Any, ...], connection: Any) -> None:
@@ -110,7 +113,8 @@ def run(
         if time.monotonic() > end:
             return False
         result = isolated(run_cell, (params, seed, loaded, threads, cache))
-        file.write_text(json.dumps({"params": params, **result}))
+        cell = {"experiment": experiment, "name": name, "seed": seed, "tune": tune, "params": params}
+        file.write_text(json.dumps({**cell, **result, "cpu": cpu_name(), "commit": commit()}))
         p = ", ".join(f"{v:.2f}" for v in result["p"])
         print(
             f"{experiment} {name} seed {seed}: P@1/3/5 {p}, {result['cpu_per_epoch']:.2f} CPU s/epoch",
@@ -119,15 +123,28 @@ def run(
     return True
 
 
-def collect(experiment: str, cache: Path, *, tune: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """The results that are there, by method."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name in CELLS[experiment]():
-        files = [cell_file(cache, experiment, name, seed, tune) for seed in range(10)]
-        runs = [json.loads(file.read_text()) for file in files if file.exists()]
-        if runs:
-            found[name] = runs
-    return found
+def take_over(cache: Path) -> list[Cell]:
+    """The finished cells into docs/results, in place of those there; all that are there now, in order."""
+    places = [(e, n) for e, cells in CELLS.items() for n in cells()]
+
+    def key(cell: Cell) -> tuple[Any, ...]:
+        return (places.index((cell["experiment"], cell["name"])), cell["seed"])
+
+    rows = json.loads(KEPT.read_text("utf-8"))["rows"] if KEPT.exists() else []
+    rows += [json.loads(path.read_text("utf-8")) for path in sorted(cache.glob("*.json"))]
+    kept = {key(row): row for row in rows if report.current(row)}
+    body = ",\n".join(json.dumps(rounded(kept[k])) for k in sorted(kept))
+    KEPT.write_text(f'{{"rows": [\n{body}\n]}}\n', encoding="utf-8")
+    return json.loads(KEPT.read_text("utf-8"))["rows"]
+
+
+def rounded(value: Any) -> Any:
+    """Six digits are enough of every figure."""
+    if isinstance(value, dict):
+        return {key: rounded(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def main() -> None:
@@ -146,15 +163,11 @@ def main() -> None:
         options = {name: getattr(a, name) for name in ("tune", "threads", "budget", "match", "seeds")}
         if not all(run(experiment, a.cache, **options) for experiment in a.only.split(",")):
             return
-    tried = {
-        f"{e.removesuffix('-grid')}: {name}": runs[0]["p"][0]
-        for e in GRIDS
-        for name, runs in collect(e, a.cache, tune=True).items()
-    }
-    found = {e: collect(e, a.cache) for e in CELLS if e not in GRIDS}
-    if not any(found.values()):
-        raise SystemExit(f"no results in {a.cache}: run without --report first")
-    report.write(found, tried)
+    cells = take_over(a.cache)
+    if not cells:
+        raise SystemExit(f"no results in {KEPT}: run without --report first")
+    report.DOC.write_text(report.page(cells), encoding="utf-8")
+    report.pictures(cells)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of experiment_dst.py: tables, claims checked against the numbers, pictures."""
+"""The page of experiment_dst.py from docs/results/dst.json: tables, claims checked against the numbers, pictures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from common import cpu_name
+from experiment_dst_cells import CELLS, GRIDS
 
 ROOT = Path(__file__).parents[1]
 DOC = ROOT / "docs" / "experiments" / "dst.md"
 IMG = ROOT / "docs" / "img"
-Results = dict[str, list[dict[str, Any]]]  # method -> the results of its seeds
+Cell = dict[str, Any]
+Results = dict[str, list[Cell]]  # method -> the results of its seeds
 
 HEADS = {
     "fixed": (
@@ -54,6 +55,21 @@ HEADS = {
     ),
 }
 TIE = {"text": 1.0, "frozen": 1.0}  # points of P@1 below which a difference means nothing; others: 0.5
+
+
+def current(cell: Cell) -> bool:
+    """Whether a cell was made with the parameters that the command has now."""
+    experiment = cell["experiment"]
+    known = CELLS[experiment]() if experiment in CELLS else {}
+    return cell["tune"] == (experiment in GRIDS) and known.get(cell["name"]) == cell["params"]
+
+
+def grouped(cells: list[Cell]) -> dict[str, Results]:
+    """experiment -> method -> the results of its seeds."""
+    found: dict[str, Results] = {}
+    for cell in cells:
+        found.setdefault(cell["experiment"], {}).setdefault(cell["name"], []).append(cell)
+    return found
 
 
 def mean(results: list[dict[str, Any]], k: int = 0) -> float:
@@ -125,22 +141,39 @@ CLAIMS = [
 ]
 
 
-FINDINGS = [
-    "What to take from it:",
+SAID = """What to take from it:
+
+- On features that do not adapt, moving the connections is what makes a small fan-in usable, and growing by
+  gradient is far better than at random. Behind learned units (an intermediate layer, tf-idf) static connections are as
+  good or better: here the published ordering fails. A likely reason is that the units adapt to the connections there
+  are (not tested).
+- With 4,000 labels the units weigh more than the sparse layer, so that a bottleneck of equal memory is wide and
+  ties with the sparse layer; without units the bottleneck wins. The papers compare on 670,000 labels, where the
+  units are free and the bottleneck is narrow; that has not been measured here.
+"""
+SAID_OF_UNSTRUCTURED = """\
+- Unstructured sparsity that is moved by gradient, and so may give frequent labels more connections, is better than
+  fixed fan-in with as many connections, but trains the dense matrix. Drawn once it is not better.
+"""
+SAID_OF_TEXTS = """\
+- End to end a dense head of 200 labels helps, with more memory than the sparse layer alone; the auxiliary
+  meta-label loss brings nothing in so short a training (315 steps, two layers trained; its weight was not
+  tuned), and a bottleneck is better than both without a head. Few seeds and 2,000 test documents: read
+  differences of 1 to 2 points there as hints.
+"""
+
+
+def findings(all_results: dict[str, Results]) -> str:
+    """What the figures say, in words; only about what was run."""
+    unstructured = SAID_OF_UNSTRUCTURED if "unstructured 32, RigL" in all_results.get("fixed", {}) else ""
+    return SAID + unstructured + (SAID_OF_TEXTS if "text" in all_results else "")
+
+
+TRIED = [
+    "## Tried on held-out training rows",
     "",
-    "- On features that do not adapt, moving the connections is what makes a small fan-in usable, and growing by",
-    "  gradient is far better than at random. Behind learned units static connections are as good (intermediate",
-    "  layer, texts) or better (tf-idf): here the published ordering fails. A likely reason is that the units adapt",
-    "  to the connections there are (not tested).",
-    "- With 4,000 labels the units weigh more than the sparse layer, so that a bottleneck of equal memory is wide and",
-    "  ties with the sparse layer; without units the bottleneck wins. The papers compare on 670,000 labels, where the",
-    "  units are free and the bottleneck is narrow; that has not been measured here.",
-    "- Unstructured sparsity, which may give frequent labels more connections, is better than fixed fan-in with as",
-    "  many connections, but trains the dense matrix.",
-    "- End to end a dense head of 200 labels helps, with more memory than the sparse layer alone; the auxiliary",
-    "  meta-label loss brings nothing in so short a training (315 steps, two layers trained; its weight was not",
-    "  tuned), and a bottleneck is better than both without a head. One or two seeds and 2,000 test documents: read",
-    "  differences of 1 to 2 points there as hints.",
+    "EURLex-4K: 2,000 rows held out of the training set. Used: 5e-3 for sparse layers, 2e-3 behind units and for the",
+    "dense layer, 3e-3 for bottlenecks; tf-idf and larger sets were not tuned.",
     "",
 ]
 
@@ -188,7 +221,8 @@ def within(all_results: dict[str, Results]) -> list[str]:
     return lines
 
 
-def pictures(all_results: dict[str, Results]) -> list[str]:
+def pictures(cells: list[Cell]) -> None:
+    """docs/img/dst_sparsity.png and dst_run.png."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -197,8 +231,7 @@ def pictures(all_results: dict[str, Results]) -> list[str]:
     from xmc_fast.plots import accuracy_against_sparsity, plot_run
 
     IMG.mkdir(parents=True, exist_ok=True)
-    lines = []
-    fixed = all_results.get("fixed", {})
+    fixed = grouped(cells).get("fixed", {})
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for name, runs in fixed.items():
         match = re.fullmatch(r"fan-in (\d+), (static|SET|RigL)", name)
@@ -210,27 +243,43 @@ def pictures(all_results: dict[str, Results]) -> list[str]:
         ax.set_title("EURLex-4K, 512 LSA features")
         ax.figure.savefig(IMG / "dst_sparsity.png", dpi=110)
         pyplot.close(ax.figure)
-        lines += ["![accuracy against sparsity](../img/dst_sparsity.png)", ""]
     run = fixed.get("fan-in 32, RigL")
     if run:
         ax = plot_run(run[0]["history"])
         ax.set_title("fan-in 32, RigL")
         ax.figure.savefig(IMG / "dst_run.png", dpi=110)
         pyplot.close(ax.figure)
-        lines += ["![a run](../img/dst_run.png)", ""]
-    return lines
 
 
-def write(all_results: dict[str, Results], grid: dict[str, float]) -> None:
-    """Write docs/experiments/dst.md and its pictures from the cells that are there."""
+def not_run(all_results: dict[str, Results]) -> list[str]:
+    """What the command has but the file has not."""
+    lines = []
+    for experiment, cells in CELLS.items():
+        missing = [name for name in cells() if name not in all_results.get(experiment, {})]
+        if missing:
+            tune = "--tune " if experiment in GRIDS else ""
+            what = "all" if len(missing) == len(cells()) else "; ".join(missing)
+            lines.append(f"- `python bench/experiment_dst.py {tune}--only {experiment}`: {what}")
+    return (
+        ["## Not run", "", "Cells that the command has but that were not run:", "", *lines, ""]
+        if lines
+        else []
+    )
+
+
+def page(cells: list[Cell]) -> str:
+    """docs/experiments/dst.md from the cells that are there."""
+    all_results = grouped(cells)
+    machines = ", ".join(sorted({cell["cpu"] for cell in cells}))
     lines = [
         "# Dynamic sparse training against its baselines",
         "",
-        "Made by `python bench/experiment_dst.py` (rates: `--tune --only grid,tfidf-grid,frozen-grid`); one thread,"
-        f" CPU seconds, {cpu_name()}, the machine shared with other work.",
+        "Made by `python bench/experiment_dst.py` (rates: `--tune --only grid,tfidf-grid,frozen-grid`); the page is"
+        " written by `python bench/experiment_dst.py --report` from `docs/results/dst.json`, which has machine and"
+        f" commit of every cell. One thread, CPU seconds, {machines}, the machine shared with other work.",
         "P@k in percent on the test set, mean ± standard deviation over seeds (of initial weights, connections,",
         "order of rows and rewiring). MB: weights, biases, indices and masks as they are during training; gradients",
-        "and Adam's state come on top in the same proportion. Cells not listed have not been run; one seed means no",
+        "and Adam's state come on top in the same proportion. What was not run is named at the end; one seed means no",
         "idea of the spread.",
         "",
         "## The published orderings",
@@ -239,7 +288,7 @@ def write(all_results: dict[str, Results], grid: dict[str, float]) -> None:
         "",
         *claims(all_results),
         "",
-        *FINDINGS,
+        findings(all_results),
         "## Close to the dense layer at a fifth of its memory",
         "",
         "All cells of the tables below whose output layer (weights, biases, indices) is at least 5 times smaller than",
@@ -248,7 +297,10 @@ def write(all_results: dict[str, Results], grid: dict[str, float]) -> None:
         "",
         *within(all_results),
         "",
-        *pictures(all_results),
+        "![accuracy against sparsity](../img/dst_sparsity.png)",
+        "",
+        "![a run](../img/dst_run.png)",
+        "",
     ]
     for experiment, (title, text) in HEADS.items():
         if all_results.get(experiment):
@@ -258,7 +310,7 @@ def write(all_results: dict[str, Results], grid: dict[str, float]) -> None:
             "## Peak memory",
             "",
             "Three training steps (sparse: a rewiring by gradient after the first two), 64 rows, 131,072 labels,",
-            "768 dense features: growth of the process's peak resident memory. The dense matrix alone is 403 MB.",
+            "768 dense features: growth of the process's peak resident memory.",
             "",
             "| output layer | layer MB | peak MB | CPU s/step |",
             "|---|---|---|---|",
@@ -270,20 +322,12 @@ def write(all_results: dict[str, Results], grid: dict[str, float]) -> None:
             )
             lines.append(f"| {name} | {sizes} |")
         lines.append("")
-    if grid:
-        lines += [
-            "## Tried on held-out training rows",
-            "",
-            "EURLex-4K: 2,000 rows held out of the training set. Used: 5e-3 for sparse layers (1e-2 has the better P@1",
-            "but the worse P@3 and P@5), 2e-3 behind units; dense 2e-3 and bottlenecks 3e-3 by an earlier run on",
-            "unscaled features, tf-idf and larger sets not tuned. Texts: output layers on the frozen encoder (3,000",
-            "documents, 6 epochs), 2,000 documents of the development part; all text cells use 3e-3, which is the best",
-            "rate neither for the dense layer nor for the sparse one, but close to it for both.",
-            "",
-            "| choice | P@1 |",
-            "|---|---|",
-        ]
-        lines += [f"| {name} | {value:.2f} |" for name, value in grid.items()] + [""]
-    DOC.parent.mkdir(parents=True, exist_ok=True)
-    DOC.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    tried = {e: all_results[e] for e in GRIDS if e in all_results}
+    if tried:
+        lines += [*TRIED, "| experiment | choice | P@1 | P@3 | P@5 |", "|---|---|---|---|---|"]
+        for experiment, results in tried.items():
+            for name, runs in results.items():
+                p = " | ".join(f"{mean(runs, k):.2f}" for k in range(3))
+                lines.append(f"| {experiment.removesuffix('-grid')} | {name} | {p} |")
+        lines.append("")
+    return "\n".join([*lines, *not_run(all_results)])

@@ -70,7 +70,7 @@ CELLS = {  # what the table says, and what differs from SETTINGS
     "fan-in": ("clusters, dynamic, label table with fan-in 32", {"fan_in": 32}),
     "cold": ("clusters, dynamic, without warm-up", {"warmup_epochs": 0}),
 }
-COLUMNS = {"P@1": "P@1", "P@3": "P@3", "P@5": "P@5", "cpu s": "CPU s", "seed": "seed"}
+COLUMNS = ("P@1", "P@3", "P@5", "CPU s", "seed", "commit")
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results" / "lightxml_accuracy.json"
 PAGE = ROOT / "docs" / "experiments" / "lightxml.md"
@@ -226,12 +226,13 @@ def tables(rows: list[dict[str, Any]]) -> str:
     for name, size in sorted({(row["data"], row["train texts"]) for row in rows}):
         own = [row for row in rows if (row["data"], row["train texts"]) == (name, size)]
         sizes = ", ".join(f"{own[0][key]:,} {key}" for key in ("train texts", "test texts", "labels"))
-        out += [f"| {name}: {sizes} | " + " | ".join(COLUMNS.values()) + " |"]
+        out += [f"| {name}: {sizes} | " + " | ".join(COLUMNS) + " |"]
         out += ["|---" * (len(COLUMNS) + 1) + "|"]
         for row in own:
             p = [f"{row[column]:.2f}" for column in ("P@1", "P@3", "P@5")]
             seconds = "" if row["cpu s"] is None else str(row["cpu s"])
-            out.append(f"| {CELLS[row['cell']][0]} | " + " | ".join([*p, seconds, str(row["seed"])]) + " |")
+            cells = [*p, seconds, str(row["seed"]), row.get("commit", "earlier")]
+            out.append(f"| {CELLS[row['cell']][0]} | " + " | ".join(cells) + " |")
         out.append("")
     return "\n".join(out)
 

@@ -170,4 +170,6 @@ def every(
     for case in cases or CASES:
         table.add(**check(case, A, X, Y, peer_labels, sample, fits))
         print(table.rows[-1], flush=True)
+    table.keep_others("case")
+    table.rows.sort(key=lambda row: list(CASES).index(row["case"]))
     return table

@@ -2,9 +2,10 @@
 
     python bench/peers.py [--sets eurlex-4k ...] [--methods ...] [--labels 24]
 
-Runs every method that is installed here, each in a process of its own (so that peak memory is its own), and
-adds the rows to results/peers.json: packages that exclude each other (liblinear-official and liblinear-multicore
-share a module name) can be measured from several environments into one table.
+Runs every method that is installed here, each in a process of its own (so that peak memory is its own). Rows of
+other sets and methods in results/peers.json (before that exists: docs/results/peers.json) are kept, with the machine
+they were measured on: sets can be run one by one, and packages that exclude each other (liblinear-official and
+liblinear-multicore share a module name) from several environments into one table.
 
 One-vs-all peers that need minutes per hundred labels train `--labels` labels, spread from the most frequent to
 the rarest; their seconds are projected to all labels ("projected"), their size and P@k are left out.
@@ -242,6 +243,16 @@ def normalized(X: sp.csr_matrix) -> sp.csr_matrix:
     return normalize(X).astype(np.float32)
 
 
+def save(row: dict[str, Any], info: dict[str, Any]) -> None:
+    """The row into the saved table, in place of an older one: a run that is stopped keeps what it measured."""
+    table = common.Table("peers", COLUMNS, info)
+    table.rows = [row]
+    table.keep_others("set", "method")
+    order = list(METHODS)
+    table.rows.sort(key=lambda r: (r["set"], order.index(r["method"])))
+    table.save()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -256,9 +267,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(*args.one, args.labels)))
         return
-    path = common.RESULTS / "peers.json"
-    old = json.loads(path.read_text())["rows"] if path.exists() else []
-    found: dict[tuple[str, str], dict[str, Any]] = {(r["set"], r["method"]): r for r in old}
+    info = common.machine()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for name in args.sets:
         load(name), load(name, "test")  # fills the cache
@@ -272,13 +281,8 @@ def main() -> None:
                 print(f"{method} on {name} failed: {run.stderr.strip().splitlines()[-1]}", flush=True)
                 continue
             row = json.loads(run.stdout.strip().splitlines()[-1])
-            found[name, method] = row
             print(row, flush=True)
-    table = common.Table("peers", COLUMNS)
-    order = list(METHODS)
-    table.rows = sorted(found.values(), key=lambda r: (r["set"], order.index(r["method"])))
-    print(table)
-    table.save()
+            save(row, info)
 
 
 if __name__ == "__main__":

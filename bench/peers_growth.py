@@ -4,7 +4,8 @@
 
 Rows and labels are left out at random (rows without a label then go, too); seconds are CPU seconds of one thread, on
 the axis of threads wall seconds (keep the machine free). Prediction is the first one: ours then builds its layout.
-Each measurement is a process of its own, and replaces the one that results/peers_growth.json has.
+Each measurement is a process of its own, and replaces the one that results/peers_growth.json (before that exists:
+docs/results/peers_growth.json) has.
 """
 
 from __future__ import annotations
@@ -74,9 +75,6 @@ def main() -> None:
     table = common.Table(
         "peers_growth", [*KEY[:3], "rows", "labels", "method", "train_seconds", "predict_us"]
     )
-    path = common.RESULTS / "peers_growth.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {tuple(row[key] for key in KEY): row for row in rows}
     for axis, value in points:
         threads = str(int(value)) if axis == "threads" else "1"
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
@@ -85,9 +83,9 @@ def main() -> None:
                 continue
             command = [sys.executable, __file__, "--set", args.set, "--one", method, axis, str(value)]
             run = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-            row = json.loads(run.stdout.strip().splitlines()[-1])
-            found[tuple(row[key] for key in KEY)] = row
-    table.rows = list(found.values())
+            table.rows.append(json.loads(run.stdout.strip().splitlines()[-1]))
+    table.keep_others(*KEY)
+    table.rows.sort(key=lambda row: (row["set"], list(AXES).index(row["axis"]), row["value"]))
     print(table)
     table.save()
 

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ahead import Rivals, ahead, said
-from common import RESULTS, machine_line
+from common import KEPT, RESULTS, machines_line
 from pictures import draw
 from report_pages import PARTS, filled, markdown
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "docs" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 MARKED = [ROOT / "docs" / "experiments" / f"{name}.md" for name in ("linear", "prediction", "fanin")]
 README = ROOT / "README.md"
@@ -347,7 +346,7 @@ def page(tables: dict[str, dict[str, Any]]) -> str:
             out += [said(table["rows"], s.rivals), ""]
         if s.picture:
             out += [f"![{s.title}](img/perf_{s.table}.png)", ""]
-        out += [f"`{s.command}`: {machine_line(table['machine'])}"]
+        out += [f"`{s.command}`: {machines_line(table)}"]
     out += ["", "## Kernels against the machine", "", "![Share of the FMA peak](img/perf_limits.png)", ""]
     out += [
         "Drawn by `python bench/report.py` from the tables above; sparse kernels are bound by loads, not FMAs."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fanin_figures
-from common import _cell, machine_line
+from common import _cell, machines_line
 
 Rows = list[dict[str, Any]]
 Result = dict[str, Any]
@@ -31,7 +31,7 @@ class Part:
 
 
 def markdown(rows: Rows) -> str:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = list(dict.fromkeys(key for row in rows for key in row if key != "machine"))
     head = "| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)
     return "\n".join([head, *("| " + " | ".join(_cell(r.get(c, "")) for c in columns) + " |" for r in rows)])
 
@@ -135,7 +135,7 @@ def filled(page: str, load: Callable[[str], Result | None]) -> str:
         result = load(wanted.table)
         text = f"Not in `docs/results`: `{wanted.command}` makes this table."
         if result:
-            text = f"{wanted.write(result)}\n\n`{wanted.command}`: {machine_line(result['machine'])}"
+            text = f"{wanted.write(result)}\n\n`{wanted.command}`: {machines_line(result)}"
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end of {name} -->"
 
     return MARK.sub(part, page)

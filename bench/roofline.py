@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from common import Table, machine
+from common import Table, arguments, machine
 from xmc_fast import _core
 
 
 def main() -> None:
+    arguments(__doc__)
     table = Table("roofline", ["simd", "threads", "fma_gflops", "read_gbs", "triad_gbs"])
     best = _core.simd_supported()
     for level in ("baseline", "avx2", "avx512"):

@@ -27,6 +27,16 @@ def _close_figures():
         pyplot.close("all")
 
 
+@pytest.fixture(scope="module")
+def one_torch_thread():
+    """For networks on tiny tensors: torch's second thread would only wait for the first, on a busy machine for long."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def data_dir():
     """A function name -> folder of a real data set; the test skips when it is not there."""

@@ -12,6 +12,8 @@ from xmc_fast import Mach, mach
 pytest.importorskip("torch")
 from xmc_fast.nn.bucket_network import BucketNetwork
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 
 def blobs(n=240, n_labels=24, seed=0):
     rng = np.random.default_rng(seed)

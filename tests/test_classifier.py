@@ -22,6 +22,8 @@ from xmc_fast.nn.optim import SparseAwareAdam, SparseAwareSGD, stochastic_round 
 from xmc_fast.nn.outputs import KINDS, layer_bytes, make_output, output_loss, stored_bytes  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 RULES = Rewire(interval=5, grow="gradient")
 
 

@@ -13,6 +13,8 @@ from xmc_fast.nn import Declare, PrunedNetwork, RowAdam, SparseInputLinear, Unco
 from xmc_fast.nn.declare import SparseMlp  # noqa: E402
 from xmc_fast.nn.sparse_input import adam, csr_batches  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 SMALL = {"hidden": 16, "epochs": 12, "batch_size": 16, "lr": 0.01}
 MODELS = {
     "declare": lambda **o: Declare(20, neighbours=5, **SMALL | o),

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-NEEDS_TORCH = re.compile(r"^\s*(?:import torch|from xmc_fast\.nn)", re.M)
+NEEDS_TORCH = re.compile(r"^\s*(?:import torch|from transformers|from xmc_fast\.nn)", re.M)
 
 
 def name(page):
@@ -37,10 +37,11 @@ def command(tmp_path):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text("utf-8"))], ids=name)
-def test_blocks_run(page, command, tmp_path, monkeypatch):
+def test_blocks_run(page, command, tmp_path, monkeypatch, request):
     blocks = BLOCK.findall(page.read_text("utf-8"))
     if any(kind == "python" and NEEDS_TORCH.search(code) for kind, code in blocks):
-        pytest.importorskip("torch")
+        assert "xmc-fast[nn]" in page.read_text("utf-8"), "the page does not say what its blocks need"
+        request.getfixturevalue("one_torch_thread")
     if any(kind == "python" and "plots" in code for kind, code in blocks):
         pytest.importorskip("matplotlib").use("Agg")
     work = tmp_path / "work"

@@ -16,6 +16,8 @@ from xmc_fast.nn import ExtremeClassifier, Rewire, load_encoder, tokenize  # noq
 from xmc_fast.nn.extreme import bag_of_tokens  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 LABELS, WORDS, N = 50, 60, 96
 
 

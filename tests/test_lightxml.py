@@ -20,6 +20,8 @@ from xmc_fast.nn import LightXML, LightXMLEnsemble, _lightxml_fit, load_encoder 
 from xmc_fast.nn._lightxml_net import LightXMLNet  # noqa: E402
 from xmc_fast.nn.tokens import Encoder  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 N_LABELS = 24
 WORDS = [f"word{i}" for i in range(N_LABELS)]
 
@@ -41,15 +43,6 @@ TEXTS, Y = make_data()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tiny_encoder.save(tmp_path_factory.mktemp("encoder"), TEXTS, layers=2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny tensors: a second thread would only wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(folder, **options):

@@ -11,6 +11,8 @@ import pytest
 from reference import losses as ref
 from xmc_fast import propensity
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 torch = pytest.importorskip("torch")
 losses = pytest.importorskip("xmc_fast.nn.losses")
 MultilabelLoss, SampledEstimateWarning = losses.MultilabelLoss, losses.SampledEstimateWarning

@@ -30,6 +30,8 @@ from xmc_fast.nn.masked import MaskedLinear  # noqa: E402
 from xmc_fast.nn.rewire import missing_connections, sparse_layers  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 D, L, S = 40, 53, 6
 
 

@@ -14,6 +14,8 @@ from torch import nn  # noqa: E402
 
 from xmc_fast.nn.train import Callback, Trainer, clip_gradients, cosine, linear  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 N, D = 37, 6
 
 
