@@ -14,12 +14,11 @@
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 4;   // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 2;   // of the third; halved when that was not enough
-constexpr int kMaxEpochs = 60;  // per round
-constexpr int kCloser = 8;      // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
-constexpr double kCentered =
-    0.5;  // of the limit, asked of |g| with a bias, whose part of g was just moved to 0
+constexpr double kRound2 = 4;       // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound3 = 2;       // of the third; halved when that was not enough
+constexpr int kMaxEpochs = 60;      // per round
+constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
+constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
 struct Lane {
