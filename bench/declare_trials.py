@@ -21,7 +21,7 @@ WAYS = ("inner", "inner, scaled vote", "cosine", "cosine, scaled vote")
 TRIALS = (
     *(("bibtex", scaling, 1.0, 40, (0, 1, 2)) for scaling in SCALINGS),
     ("bibtex", "length", 4.0, 40, (0,)),
-    ("eurlex57k", "length", 4.0, 6, (0,)),
+    ("eurlex57k", "length", 4.0, 16, (0,)),
     ("eurlex57k", "sum", 4.0, 3, (0,)),
     ("eurlex57k", "none", 4.0, 3, (0,)),
 )
