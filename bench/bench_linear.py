@@ -19,7 +19,6 @@ With --sets the tables of peers and quality keep the saved rows of the other set
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -29,7 +28,7 @@ import scipy.sparse as sp
 import linear_dense
 import linear_every
 import linear_scaling
-from common import RESULTS, Table, interleave
+from common import Table, interleave
 from sets import load
 from xmc_fast import OneVsAll, linear
 
@@ -108,16 +107,9 @@ def peers(
                 active_rows=float(model.report_["active_rows"].mean()),
             )
             print(table.rows[-1], flush=True)
-    keep_others(table)
-    return table
-
-
-def keep_others(table: Table) -> None:
-    """Adds the saved rows of the sets that `table` does not have: a long table can be made set by set."""
-    path, here = RESULTS / f"{table.name}.json", {row["set"] for row in table.rows}
-    if path.exists():
-        table.rows += [row for row in json.loads(path.read_text("utf-8"))["rows"] if row["set"] not in here]
+    table.keep_others("set")
     table.rows.sort(key=lambda row: ORDER.index(row["set"]))
+    return table
 
 
 def precision(model: OneVsAll, X: sp.csr_matrix, Y: sp.csr_matrix) -> list[float]:
@@ -147,7 +139,8 @@ def quality(sets: tuple[str, ...] = ("eurlex-4k", "bibtex", "eurlex57k"), n_jobs
                 published=known,
             )
             print(table.rows[-1], flush=True)
-    keep_others(table)
+    table.keep_others("set")
+    table.rows.sort(key=lambda row: ORDER.index(row["set"]))
     return table
 
 
