@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import lzma
 
 import numpy as np
@@ -267,6 +268,7 @@ def test_impossible_precision_ends():
 
 def liblinear_weights(X, y, options):
     linear = pytest.importorskip("liblinear.liblinearutil")
+    ctypes.CDLL(None).srand(1)  # it shuffles by C's rand(), whatever was called before
     model = linear.train(linear.problem(y, X.astype(np.float64)), options + " -q")
     w = np.array(model.w[: X.shape[1]])
     return w if model.label[0] == 1 else -w
