@@ -15,7 +15,8 @@ namespace xmc {
 namespace {
 
 constexpr double kRound2 = 4;       // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 2;       // of the third; halved when that was not enough
+constexpr double kRound3 = 1.5;     // of the third; halved when that was not enough
+constexpr double kSlight = 0.6;     // of the tolerance: what an epoch leaves as it is, all rows together
 constexpr int kMaxEpochs = 60;      // per round
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
@@ -75,7 +76,7 @@ struct DualSolver::State {
   Buffer<int32_t> rows;
   Lane lane[kLanes];
   float half_inverse_positive[kLanes], half_inverse_negative[kLanes];
-  float balance[kLanes] = {}, share[kLanes] = {};
+  float balance[kLanes] = {}, share[kLanes] = {}, slight[kLanes] = {};
   BiasGuess bias_guess;
   Lanes view;
   PassResult found;
@@ -83,8 +84,7 @@ struct DualSolver::State {
   std::vector<int32_t> working, order, features;
   std::vector<uint16_t> feature_masks;
   std::vector<double> sum;     // scratch of start_lane: sum of the positives
-  std::vector<float> dense;    // scratch of write_out
-  std::vector<uint64_t> kept;  // one bit per feature
+  std::vector<uint64_t> kept;  // scratch of write_out: one bit per lane and feature
 
   State(const LinearProblem& p, const PreparedFeatures& x, const DualStart& s)
       : problem(p),
@@ -101,8 +101,7 @@ struct DualSolver::State {
         features(static_cast<size_t>(x.D)),
         feature_masks(static_cast<size_t>(x.D)),
         sum(static_cast<size_t>(x.D)),
-        dense(static_cast<size_t>(x.D)),
-        kept(static_cast<size_t>(x.D + 63) / 64) {
+        kept(static_cast<size_t>(kLanes * ((x.D + 63) / 64))) {
     std::fill_n(half_inverse_positive, kLanes, 1.f);
     std::fill_n(half_inverse_negative, kLanes, 1.f);
     view.n = X.n;
@@ -113,6 +112,7 @@ struct DualSolver::State {
     view.dense = X.dense;
     view.bias = X.bias;
     view.bias_share = share;
+    view.slight = slight;
     view.w = w.data();
     view.alpha = alpha.data();
     view.balance = balance;
@@ -140,16 +140,25 @@ struct DualSolver::State {
   double gradient_at_zero(int64_t label) {
     const double cp = cost(problem.cost_positive, label), cn = cost(problem.cost_negative, label);
     double pp = 0, px = 0;
+    int64_t entries = 0;
     for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
       const int64_t i = problem.positives.indices[t];
-      for_entries(X, i, [&](int64_t j, float v) { sum[j] += v; });
+      for_entries(X, i, [&](int64_t j, float v) {
+        sum[j] += v;
+        ++entries;
+      });
       px += X.row_total[i];
     }
-    for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
-      for_entries(X, problem.positives.indices[t], [&](int64_t j, float) {
-        pp += sum[j] * sum[j];
-        sum[j] = 0;
-      });
+    const auto take = [&](int64_t j) {
+      pp += sum[j] * sum[j];
+      sum[j] = 0;
+    };
+    if (entries > X.D) {
+      for (int64_t j = 0; j < X.D; ++j) take(j);
+    } else {
+      for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
+        for_entries(X, problem.positives.indices[t], [&](int64_t j, float) { take(j); });
+      }
     }
     const double c = cp + cn;
     const double bias_sum = X.bias * static_cast<double>(positives_of(label));
@@ -205,13 +214,14 @@ struct DualSolver::State {
           flags[problem.positives.indices[t]] = 2;
         }
       }
-      working.clear();
+      working.resize(static_cast<size_t>(X.n));
+      size_t count = 0;  // no branch on the flag: it cannot be predicted
       for (int64_t i = 0; i < X.n; ++i) {
-        if (flags[i] == 2) {
-          working.push_back(static_cast<int32_t>(i));
-          flags[i] = 1;
-        }
+        working[count] = static_cast<int32_t>(i);
+        count += flags[i] == 2;
+        flags[i] = flags[i] == 2 ? 1 : flags[i];
       }
+      working.resize(count);
     }
     view.live = 0;
     for (int l = 0; l < kLanes; ++l) view.live |= static_cast<uint32_t>(lane[l].busy) << l;
@@ -237,6 +247,10 @@ struct DualSolver::State {
     uint32_t open = view.live;
     for (int epoch = 0; epoch < kMaxEpochs && open; ++epoch) {
       shuffle(order.data(), count, rng);
+      for (int l = 0; l < kLanes && !thorough; ++l) {
+        const double left = std::min(tolerance[l], kRound2 * lane[l].limit) / (2 * problem.C);
+        slight[l] = static_cast<float>(kSlight * left / std::sqrt(static_cast<double>(count)));
+      }
       float violation2[kLanes];
       count = kernels.epoch(view, order.data(), count, open, violation2);
       for (int l = 0; l < kLanes; ++l) {
@@ -308,26 +322,31 @@ struct DualSolver::State {
   // The pruned weights of the lanes in `done`, features ascending in the caller's numbering.
   void write_out(uint32_t done, const PruneRule& prune, SolvedLabel* solved) {
     const int64_t count = kernels.select(view, done, prune.threshold, features.data(), feature_masks.data());
+    float* dense = g.data();  // lane-major; free until the next gradient
+    const int64_t words = (X.D + 63) / 64;
+    size_t size[kLanes] = {};
+    for (int64_t t = 0; t < count; ++t) {
+      const float* weights = w.data() + static_cast<int64_t>(features[t]) * kLanes;
+      const int32_t j = X.original[features[t]];
+      for (uint32_t mask = feature_masks[t]; mask; mask &= mask - 1) {
+        const int l = std::countr_zero(mask);
+        dense[l * X.D + j] = weights[l];
+        kept[l * words + j / 64] |= uint64_t{1} << (j % 64);
+        ++size[l];
+      }
+    }
     for (int l = 0; l < kLanes; ++l) {
       if (!(done >> l & 1u)) continue;
-      int64_t size = 0;
-      for (int64_t t = 0; t < count; ++t) {
-        if (!(feature_masks[t] >> l & 1u)) continue;
-        const int32_t j = X.original[features[t]];
-        dense[j] = w[static_cast<int64_t>(features[t]) * kLanes + l];
-        kept[j / 64] |= uint64_t{1} << (j % 64);
-        ++size;
-      }
       SolvedLabel& out = solved[l];
-      out.features.reserve(static_cast<size_t>(size));
-      out.weights.reserve(static_cast<size_t>(size));
-      for (size_t block = 0; block < kept.size(); ++block) {
-        for (uint64_t word = kept[block]; word; word &= word - 1) {
-          const auto j = static_cast<int32_t>(block * 64) + std::countr_zero(word);
+      out.features.reserve(size[l]);
+      out.weights.reserve(size[l]);
+      for (int64_t block = 0; block < words; ++block) {
+        uint64_t& bits = kept[l * words + block];
+        for (; bits; bits &= bits - 1) {
+          const auto j = static_cast<int32_t>(block * 64) + std::countr_zero(bits);
           out.features.push_back(j);
-          out.weights.push_back(dense[j]);
+          out.weights.push_back(dense[l * X.D + j]);
         }
-        kept[block] = 0;
       }
       keep_largest(out, prune.keep_top);
     }

@@ -39,6 +39,16 @@ XMC_INLINE int64_t wide_id(const uint16_t* id) {
   return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
 }
 
+// As a tree: a chain of additions would be most of a short row's time.
+template <int First, int Count>
+XMC_INLINE vf sum(const vf (&acc)[kUnroll][kVecs], int k) {
+  if constexpr (Count == 1) {
+    return acc[First][k];
+  } else {
+    return sum<First, Count / 2>(acc, k) + sum<First + Count / 2, Count / 2>(acc, k);
+  }
+}
+
 struct SparseRows {
   const RowRef* rows;
   const uint16_t* ids;
@@ -53,20 +63,15 @@ struct SparseRows {
     for (int u = 0; u < kUnroll; ++u)
       for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
     int32_t t = 0;
-    for (; t + kUnroll <= row.head; t += kUnroll) {
+    for (; t < row.stored; t += kUnroll) {
       for (int u = 0; u < kUnroll; ++u) {
         const float* p = m + static_cast<int64_t>(id[t + u]) * kLanes;
         const vf x = splat(value[t + u]);
         for (int k = 0; k < kVecs; ++k) acc[u][k] = fma(x, load(p + k * kWidth), acc[u][k]);
       }
     }
-    for (; t < row.head; ++t) {
-      const float* p = m + static_cast<int64_t>(id[t]) * kLanes;
-      const vf x = splat(value[t]);
-      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(x, load(p + k * kWidth), acc[0][k]);
-    }
-    id += row.head;
-    value += row.head;
+    id += row.stored;
+    value += row.stored;
     for (t = 0; t < row.tail; ++t) {
       const float* p = m + wide_id(id + 2 * t) * kLanes;
       const vf x = splat(value[t]);
@@ -74,8 +79,7 @@ struct SparseRows {
     }
     Sixteen z;
     for (int k = 0; k < kVecs; ++k) {
-      for (int u = 1; u < kUnroll; ++u) acc[0][k] = acc[0][k] + acc[u][k];
-      z.v[k] = acc[0][k];
+      z.v[k] = sum<0, kUnroll>(acc, k);
     }
     return z;
   }
@@ -89,8 +93,8 @@ struct SparseRows {
       const vf x = splat(value[t]);
       for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
     }
-    id += row.head;
-    value += row.head;
+    id += row.stored;
+    value += row.stored;
     for (int32_t t = 0; t < row.tail; ++t) {
       float* p = m + wide_id(id + 2 * t) * kLanes;
       const vf x = splat(value[t]);
@@ -104,7 +108,7 @@ struct SparseRows {
     const float* value = values + row.value;
     for (int32_t t = 0; t < row.head; ++t) lane[static_cast<int64_t>(id[t]) * kLanes] += c * value[t];
     for (int32_t t = 0; t < row.tail; ++t) {
-      lane[wide_id(id + row.head + 2 * t) * kLanes] += c * value[row.head + t];
+      lane[wide_id(id + row.stored + 2 * t) * kLanes] += c * value[row.stored + t];
     }
   }
 
@@ -142,8 +146,7 @@ struct DenseRows {
     }
     Sixteen z;
     for (int k = 0; k < kVecs; ++k) {
-      for (int u = 1; u < kUnroll; ++u) acc[0][k] = acc[0][k] + acc[u][k];
-      z.v[k] = acc[0][k];
+      z.v[k] = sum<0, kUnroll>(acc, k);
     }
     return z;
   }
@@ -176,7 +179,8 @@ template <class Rows>
 int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
-  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
+  const Sixteen slight = load16(s.slight);
+  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation), delayed = splat(kDelayed);
   const vf bias = splat(s.bias);
   Sixteen total = zero16(), balance = load16(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
   for (int k = 0; k < kVecs; ++k) {
@@ -184,18 +188,21 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
     hp2.v[k] = fma(bias, bias_step.v[k], hp.v[k]);
     hn2.v[k] = fma(bias, bias_step.v[k], hn.v[k]);
   }
-  for (int64_t q = 0; q < count;) {
+  int64_t kept = 0;
+  Sixteen ahead = count > 0 ? rows.dot(order[0], s.w) : zero16();
+  for (int64_t q = 0; q < count; ++q) {
     const int64_t i = order[q];
     const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
     prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
-    const Sixteen z = rows.dot(i, s.w);
+    const Sixteen z = ahead;
+    ahead = rows.dot(order[q + 1 < count ? q + 1 : q], s.w);
     float* alpha = s.alpha + i * kLanes;
     const vf norm2 = splat(s.rows[i].norm2);
     const uint32_t positive = s.positive[i];
-    uint32_t unsettled = 0;
-    Sixteen step;
+    uint32_t moving = 0;
+    Sixteen step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k);
       const vf a = load(alpha + k * kWidth);
@@ -203,31 +210,28 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
       const vf zb = fma(bias, b.v[k], z.v[k]);
       const vf sz = select(pos, zb, zero - zb);
       const vf G = fma(a, h, sz - one);
-      uint32_t on = (gt(a, zero) | gt(zero, G)) & bits(s.live, k);
-      on &= gt(G, zero) | gt(zero, G);
-      const vf P = select(on, G, zero);
+      const vf P = select((gt(a, zero) | gt(zero, G)) & bits(s.live, k), G, zero);
       total.v[k] = fma(P, P, total.v[k]);
-      const vf moved = max(a - P / ((norm2 + select(pos, hp2.v[k], hn2.v[k])) * damping), zero);
-      const vf d = moved - a;
-      store(alpha + k * kWidth, moved);
+      const vf Q = max((norm2 + select(pos, hp2.v[k], hn2.v[k])) * damping, norm2 * delayed);
+      after.v[k] = max(a - P / Q, zero);
+      const vf d = after.v[k] - a;
       step.v[k] = select(pos, d, zero - d);
-      balance.v[k] = balance.v[k] + step.v[k];
-      b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
-      unsettled |= on << (k * kWidth);
+      moving |= gt(max(P, zero - P), slight.v[k]) << (k * kWidth);
     }
-    if (unsettled) rows.axpy(i, step, s.w);
-    if (unsettled & open) {
-      ++q;
-    } else {
-      --count;
-      order[q] = order[count];
-      order[count] = static_cast<int32_t>(i);
+    if (moving) {
+      store16(alpha, after);
+      for (int k = 0; k < kVecs; ++k) {
+        balance.v[k] = balance.v[k] + step.v[k];
+        b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
+      }
+      rows.axpy(i, step, s.w);
     }
+    if (moving & open) order[kept++] = static_cast<int32_t>(i);
   }
   store16(violation2, total);
   store16(s.balance, balance);
   if (s.bias != 0) store16(s.w + (s.D - 1) * kLanes, b);
-  return count;
+  return kept;
 }
 
 template <class Rows>

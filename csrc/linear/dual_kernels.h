@@ -15,6 +15,7 @@ namespace xmc {
 inline constexpr int kLanes = 16;
 inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 inline constexpr float kRelaxation = 1.2f;  // over-relaxed steps (any in (0, 2) converges): fewer epochs
+inline constexpr float kDelayed = 1.05f;    // more than 1: see epoch
 inline constexpr float kNear = 0.01f;       // with a bias, how far outside the margin a full pass keeps rows
 
 struct Lanes {
@@ -26,6 +27,7 @@ struct Lanes {
   const float* dense = nullptr;                  // n x D; null when sparse
   float bias = 0;                                // the last feature of every row, 0: none (prepare.h)
   const float* bias_share = nullptr;             // kLanes: how far steps move its weight (dual.h)
+  const float* slight = nullptr;                 // kLanes: projected gradients that an epoch leaves as they are
   float* w = nullptr;                            // D x kLanes
   float* balance = nullptr;                      // kLanes: sum_i alpha_i s_i
   float* alpha = nullptr;                        // n x kLanes
@@ -51,10 +53,13 @@ struct PassResult {
 
 struct DualKernels {
   // One epoch of dual coordinate descent over order[0, count), in that order:
-  //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - kRelaxation G / (|x|^2 + 1 / (2 C c))),
+  //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) / kRelaxation,
   //   w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
-  // Rows that are settled in every lane of `open` move behind the returned count. violation2[kLanes] gets
-  // the sum of squared projected gradients as they were met.
+  // z is that of one step ago, so that the next row's dot product need not wait for this row's step. Where all
+  // rows are alike such steps swing up unless Q > |x|^2, so Q >= kDelayed |x|^2.
+  // A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open` are dropped
+  // from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared projected
+  // gradients as they were met.
   int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
   // Visits every row. flags[i] != 0 marks rows that may have alpha > 0 or a positive; cleared where neither.
   // Lanes in `eager` take an epoch's step at each row (the bias's weight stays); of them only rows, masks and

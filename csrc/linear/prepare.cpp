@@ -59,8 +59,9 @@ void pack_rows(const CsrView<int32_t, float>& X, PreparedFeatures& out, int thre
     row.tail = 0;
     for (int64_t t = X.begin(i); t < end; ++t) row.tail += renamed[X.indices[t]] >= kHeadIds;
     row.head = static_cast<int32_t>(end - X.begin(i)) - row.tail;
-    values += row.head + row.tail;
-    words += row.head + 2 * row.tail;
+    row.stored = (row.head + kPad - 1) / kPad * kPad;
+    values += row.stored + row.tail;
+    words += row.stored + 2 * row.tail;
   }
   out.ids = Buffer<uint16_t>(words);
   out.values = Buffer<float>(values);
@@ -82,6 +83,10 @@ void pack_rows(const CsrView<int32_t, float>& X, PreparedFeatures& out, int thre
       uint16_t* id = out.ids.data() + row.id;
       float* value = out.values.data() + row.value;
       for (const Entry& e : entries) {
+        if (&e - entries.data() == row.head) {
+          id += row.stored - row.head;
+          value += row.stored - row.head;
+        }
         *id++ = static_cast<uint16_t>(e.id);
         if (e.id >= kHeadIds) *id++ = static_cast<uint16_t>(e.id >> 16);
         *value++ = e.value;

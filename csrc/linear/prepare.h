@@ -2,7 +2,8 @@
 //
 // Sparse: features are renamed by falling frequency, so that the hot rows of a feature-major W share cache
 // lines and most ids fit in 16 bits. A row's ids lie in one stream of 16-bit words: first the `head` ids
-// below 65,536, one word each, then the `tail` ids, two words each (low, high). Values follow the same order.
+// below 65,536, one word each, padded with zeros to a multiple of kPad, so that a dot product needs no loop for
+// the rest; then the `tail` ids, two words each (low, high). Values follow the same order.
 // Dense: the caller's row-major matrix is used as it is.
 //
 // A last feature that is the same number in every row (a bias) is left out of the rows: its value is `bias`,
@@ -48,7 +49,9 @@ void for_entries(const PreparedFeatures& X, int64_t i, const Fn& fn) {
   const RowRef& row = X.rows[i];
   const uint16_t* id = X.ids.data() + row.id;
   const float* value = X.values.data() + row.value;
-  for (int32_t t = 0; t < row.head; ++t) fn(int64_t{*id++}, *value++);
+  for (int32_t t = 0; t < row.head; ++t) fn(int64_t{id[t]}, value[t]);
+  id += row.stored;
+  value += row.stored;
   for (int32_t t = 0; t < row.tail; ++t, id += 2) fn(int64_t{id[0]} | int64_t{id[1]} << 16, *value++);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cluster/label_tree.h"
+#include "core/buffer.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "linear/dual.h"
@@ -22,11 +23,12 @@ namespace {
 
 constexpr int64_t kRun = 256;  // labels of one unit of work
 constexpr int64_t kLeaf = 8;   // labels of a leaf of the ordering tree
+constexpr int64_t kFrequent = 100;  // a label on more than one row in so many needs many rows: these labels first
 constexpr int64_t kTreeFeatures = 64;
 constexpr int kTreeIterations = 8;
 
-// Neighbours in the label tree beside each other: they need the same rows. Dense problems: labels of similar
-// size, the largest first.
+// Frequent labels first, so that others do not walk through all their rows; then neighbours in the label tree
+// beside each other: they need the same rows. Dense problems: labels of similar size, the largest first.
 std::vector<int32_t> order_labels(const LinearProblem& problem, LabelBatch batch) {
   const int64_t count = batch.last - batch.first;
   std::vector<int32_t> labels(static_cast<size_t>(count));
@@ -49,6 +51,9 @@ std::vector<int32_t> order_labels(const LinearProblem& problem, LabelBatch batch
   tree_options.seed = problem.seed;
   const LabelTree tree = label_tree(problem.X, mine, tree_options, 1);
   for (int64_t k = 0; k < count; ++k) labels[k] = static_cast<int32_t>(batch.first) + tree.order[k];
+  std::stable_partition(labels.begin(), labels.end(), [&](int32_t label) {
+    return problem.positives.size(label) * kFrequent > problem.rows();
+  });
   return labels;
 }
 
@@ -58,6 +63,8 @@ LabelWeights join(std::vector<SolvedLabel>& labels) {
   for (const SolvedLabel& label : labels) size += label.features.size();
   out.indices.reserve(size);
   out.values.reserve(size);
+  advise_huge(out.indices.data(), static_cast<int64_t>(size * sizeof(int32_t)));
+  advise_huge(out.values.data(), static_cast<int64_t>(size * sizeof(float)));
   for (SolvedLabel& label : labels) {
     out.indices.insert(out.indices.end(), label.features.begin(), label.features.end());
     out.values.insert(out.values.end(), label.weights.begin(), label.weights.end());
