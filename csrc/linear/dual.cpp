@@ -245,7 +245,7 @@ struct DualSolver::State {
     order.assign(working.begin(), working.end());
     auto count = static_cast<int64_t>(order.size());
     uint32_t open = view.live;
-    for (int epoch = 0; epoch < kMaxEpochs && open; ++epoch) {
+    for (int epoch = 0; epoch < kMaxEpochs && open && count > 0; ++epoch) {
       shuffle(order.data(), count, rng);
       for (int l = 0; l < kLanes && !thorough; ++l) {
         const double left = std::min(tolerance[l], kRound2 * lane[l].limit) / (2 * problem.C);

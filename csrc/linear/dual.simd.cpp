@@ -350,10 +350,7 @@ template <class Rows>
 void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2, double* w_norm2) {
   const Rows rows(s);
   const Sixteen shift = s.bias != 0 ? center(s, p, wanted) : zero16();
-  for (int l = 0; l < kLanes; ++l) {
-    g_norm2[l] = w_norm2[l] = p.loss[l] = 0;
-    p.active[l] = 0;
-  }
+  for (int l = 0; l < kLanes; ++l) g_norm2[l] = w_norm2[l] = p.loss[l] = 0;
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
     Sixteen part = zero16();
@@ -364,29 +361,32 @@ void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* 
     }
     flush(w_norm2, part);
   }
-  double slope[kLanes] = {};
-  const vf zero = splat(0.f);
-  Sixteen slopes = zero16(), loss = zero16();
+  double slope[kLanes] = {}, rows_inside[kLanes] = {};
+  const vf zero = splat(0.f), one = splat(1.f);
+  Sixteen slopes = zero16(), loss = zero16(), active = zero16();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
     Sixteen slack;
     const Sixteen c = coefficient(s, p, u, shift, &slack);
     rows.axpy(p.rows[u], c, g);
-    uint32_t active = 0;
     for (int k = 0; k < kVecs; ++k) {
       slopes.v[k] = slopes.v[k] + c.v[k];
       loss.v[k] = fma(max(c.v[k], zero - c.v[k]), slack.v[k], loss.v[k]);
-      active |= gt(slack.v[k], zero) << (k * kWidth);
+      active.v[k] = active.v[k] + select(gt(slack.v[k], zero), one, zero);
     }
-    for (uint32_t m = active, l = 0; m; m >>= 1, ++l) p.active[l] += m & 1u;
     if (u % kFlush == 0) {
       flush(slope, slopes);
       flush(p.loss, loss);
+      flush(rows_inside, active);
     }
   }
   flush(slope, slopes);
   flush(p.loss, loss);
-  for (int l = 0; l < kLanes; ++l) p.loss[l] *= 0.5;
+  flush(rows_inside, active);
+  for (int l = 0; l < kLanes; ++l) {
+    p.loss[l] *= 0.5;
+    p.active[l] = static_cast<int64_t>(rows_inside[l]);
+  }
   if (s.bias != 0) {
     float* last = g + (s.D - 1) * kLanes;
     for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(s.bias * slope[l]);

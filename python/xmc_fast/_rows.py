@@ -31,10 +31,12 @@ def prepare_rows(X: Any, normalize: bool, bias: float | None, *, n_features: int
     data = x.data
     counts = np.diff(x.indptr)
     if normalize:
-        squares = np.concatenate([[0.0], np.cumsum(data.astype(np.float64) ** 2)])
+        squares = np.zeros(len(data) + 1)
+        np.cumsum(np.square(data, dtype=np.float64), out=squares[1:])
         norms = np.sqrt(squares[x.indptr[1:]] - squares[x.indptr[:-1]])
         norms[counts == 0] = 1
-        data = (data / np.repeat(np.where(norms > 0, norms, 1), counts)).astype(np.float32)
+        lengths = np.repeat(np.where(norms > 0, norms, 1), counts)
+        data = np.divide(data, lengths, out=np.empty(len(data), np.float32), casting="same_kind")
     if bias is None:
         return Rows(Csr(x.indptr, x.indices, data, x.shape), None)
     n, D = x.shape
