@@ -14,9 +14,9 @@
 namespace xmc {
 namespace {
 
-constexpr double kRound2 = 4;       // inner tolerance of a label's second round, in units of its limit on |g|
+constexpr double kRound2 = 3;       // inner tolerance of a label's second round, in units of its limit on |g|
 constexpr double kRound3 = 1.5;     // of the third; halved when that was not enough
-constexpr double kSlight = 0.6;     // of the tolerance: what an epoch leaves as it is, all rows together
+constexpr double kSlight = 0.8;     // of the tolerance: what an epoch leaves as it is, all rows together
 constexpr int kMaxEpochs = 60;      // per round
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then

@@ -239,8 +239,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
-  const float near = s.bias != 0 ? kNear : 0.f;
-  const vf outside = splat(-near), margin = splat(-1.f - near);
+  const vf outside = splat(-kNear), margin = splat(-1.f - kNear);
   const Sixteen b = bias_weight(s);
   const vf bias = splat(s.bias);
   Sixteen violation = zero16(), balance = zero16();

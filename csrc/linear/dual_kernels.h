@@ -16,7 +16,7 @@ inline constexpr int kLanes = 16;
 inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 inline constexpr float kRelaxation = 1.2f;  // over-relaxed steps (any in (0, 2) converges): fewer epochs
 inline constexpr float kDelayed = 1.05f;    // more than 1: see epoch
-inline constexpr float kNear = 0.01f;       // with a bias, how far outside the margin a full pass keeps rows
+inline constexpr float kNear = 0.01f;       // how far outside the margin a full pass keeps rows
 
 struct Lanes {
   int64_t n = 0;
@@ -40,8 +40,8 @@ struct Lanes {
 
 // What a full pass finds out at the current w.
 struct PassResult {
-  int32_t* rows = nullptr;    // n: rows with alpha > 0 or inside the margin in some live lane ...
-  uint16_t* masks = nullptr;  // n: ... and in which; with a bias also those less than kNear outside
+  int32_t* rows = nullptr;    // n: rows with alpha > 0 or less than kNear outside the margin in some live lane
+  uint16_t* masks = nullptr;  // n: ... and in which
   float* slacks = nullptr;    // n x kLanes: 1 - s_i z_i of those rows
   int64_t count = 0;
   double violation2[kLanes] = {};  // sum of squared projected dual gradients

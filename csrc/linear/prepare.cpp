@@ -1,6 +1,7 @@
 #include "linear/prepare.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/parallel.h"
@@ -46,6 +47,38 @@ std::vector<int32_t> frequency_order(const CsrView<int32_t, float>& X, bool bias
   return order;
 }
 
+// Entries of one row in the order of their ids, which differ: bits in a bitmap with a bitmap of its words.
+class RowSorter {
+ public:
+  void reserve(int64_t ids) {
+    const auto words = static_cast<size_t>(ids + 63) / 64;
+    values_.resize(static_cast<size_t>(ids));
+    words_.resize(words);
+    full_.resize((words + 63) / 64);
+  }
+  void add(int32_t id, float value) {
+    values_[id] = value;
+    words_[id / 64] |= uint64_t{1} << (id % 64);
+    full_[id / 4096] |= uint64_t{1} << (id / 64 % 64);
+  }
+  template <class Fn>
+  void take(const Fn& fn) {
+    for (size_t block = 0; block < full_.size(); ++block) {
+      for (; full_[block]; full_[block] &= full_[block] - 1) {
+        const size_t word = block * 64 + static_cast<size_t>(std::countr_zero(full_[block]));
+        for (; words_[word]; words_[word] &= words_[word] - 1) {
+          const auto id = static_cast<int32_t>(word * 64) + std::countr_zero(words_[word]);
+          fn(id, values_[id]);
+        }
+      }
+    }
+  }
+
+ private:
+  std::vector<float> values_;
+  std::vector<uint64_t> words_, full_;
+};
+
 void pack_rows(const CsrView<int32_t, float>& X, PreparedFeatures& out, int threads) {
   std::vector<int32_t> renamed(static_cast<size_t>(out.D));
   for (int64_t j = 0; j < out.D; ++j) renamed[out.original[j]] = static_cast<int32_t>(j);
@@ -65,32 +98,26 @@ void pack_rows(const CsrView<int32_t, float>& X, PreparedFeatures& out, int thre
   }
   out.ids = Buffer<uint16_t>(words);
   out.values = Buffer<float>(values);
-  struct Entry {
-    int32_t id;
-    float value;
-  };
-  std::vector<std::vector<Entry>> scratch(static_cast<size_t>(std::max(threads, 1)));
+  std::vector<RowSorter> sorters(static_cast<size_t>(std::max(threads, 1)));
   parallel_for(chunk_count(out.n, kRowChunk), threads, [&](int64_t chunk, int thread) {
-    std::vector<Entry>& entries = scratch[thread];
+    RowSorter& sorter = sorters[thread];
     const int64_t end = std::min(out.n, (chunk + 1) * kRowChunk);
     for (int64_t i = chunk * kRowChunk; i < end; ++i) {
-      entries.clear();
-      for (int64_t t = X.begin(i); t < X.end(i) - skipped; ++t) {
-        entries.push_back({renamed[X.indices[t]], X.data[t]});
-      }
-      std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.id < b.id; });
+      sorter.reserve(out.D);
+      for (int64_t t = X.begin(i); t < X.end(i) - skipped; ++t) sorter.add(renamed[X.indices[t]], X.data[t]);
       const RowRef& row = out.rows[i];
       uint16_t* id = out.ids.data() + row.id;
       float* value = out.values.data() + row.value;
-      for (const Entry& e : entries) {
-        if (&e - entries.data() == row.head) {
+      int32_t left = row.head;
+      sorter.take([&](int32_t j, float v) {
+        if (left-- == 0) {
           id += row.stored - row.head;
           value += row.stored - row.head;
         }
-        *id++ = static_cast<uint16_t>(e.id);
-        if (e.id >= kHeadIds) *id++ = static_cast<uint16_t>(e.id >> 16);
-        *value++ = e.value;
-      }
+        *id++ = static_cast<uint16_t>(j);
+        if (j >= kHeadIds) *id++ = static_cast<uint16_t>(j >> 16);
+        *value++ = v;
+      });
     }
   });
 }
