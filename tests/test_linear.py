@@ -90,6 +90,25 @@ def test_optimum_with_any_bias_and_cost(bias, C, dense):
     assert report["outer_iterations"][report["status"] == 0].max() <= 25
 
 
+@pytest.mark.parametrize("C", [1.0, 100.0])
+@pytest.mark.parametrize(("alike", "others"), [(3, 0), (200, 0), (200, 400)])
+def test_rows_that_are_nearly_alike(simd, alike, others, C):
+    """Among many others they look ahead, so their steps come one row late (dual_kernels.h, epoch)."""
+    rng = np.random.default_rng(0)
+    X = sp.block_diag([1 + 0.02 * rng.normal(size=(alike, 12)), sp.identity(others)]).tocsr()
+    Y = np.zeros((alike + others, 6), bool)
+    Y[:alike] = rng.random((alike, 6)) < rng.uniform(0.2, 0.5, 6)
+    Y[0], Y[1] = True, False
+    Y = sp.csr_matrix(Y)
+    model = OneVsAll(C=C, bias=None, prune=0, n_jobs=1).fit(X, Y)
+    A = rows_as_trained(X, bias=None)
+    for label, w in enumerate(model.model_.to_csr().toarray().astype(float)):
+        s = signs(Y, label)
+        lowest = reference.objective(reference.solve(A, s, C), A, s, C)
+        assert reference.objective(w, A, s, C) <= lowest * (1 + 1e-3), label
+    assert np.all(model.report_["status"] == 0)
+
+
 def test_constant_last_feature_is_a_bias():
     X, Y = problem()
     ones = sp.hstack([X, np.full((X.shape[0], 1), 0.5, np.float32)]).tocsr()

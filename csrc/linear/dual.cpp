@@ -17,6 +17,7 @@ namespace {
 constexpr double kRound2 = 3;       // inner tolerance of a label's second round, in units of its limit on |g|
 constexpr double kRound3 = 1.5;     // of the third; halved when that was not enough
 constexpr double kSlight = 0.8;     // of the tolerance: what an epoch leaves as it is, all rows together
+constexpr double kAlike = 0.25;     // rows less alike than this look ahead (dual_kernels.h, epoch)
 constexpr int kMaxEpochs = 60;      // per round
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
@@ -37,6 +38,14 @@ struct Lane {
 // |g| bounds |w - w*|: this share of |w| is asked for as well.
 double distance_limit(double eps) {
   return std::min(20 * eps, 200 * eps * std::sqrt(eps));
+}
+
+// The mean product of two rows over the mean of |x|^2: about their mean cosine.
+double alike(const PreparedFeatures& X) {
+  double norms = 0;
+  for (int64_t i = 0; i < X.n; ++i) norms += static_cast<double>(X.rows[i].norm2);
+  const double n = static_cast<double>(X.n), bias = n * X.bias;
+  return norms > 0 ? (X.total_norm2 - bias * bias) / (n * norms) : 1.0;
 }
 
 double now() {
@@ -111,6 +120,7 @@ struct DualSolver::State {
     view.values = X.values.data();
     view.dense = X.dense;
     view.bias = X.bias;
+    view.look_ahead = alike(X) < kAlike;
     view.bias_share = share;
     view.slight = slight;
     view.w = w.data();

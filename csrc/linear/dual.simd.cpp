@@ -180,7 +180,7 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
   const Rows rows(s);
   const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
   const Sixteen slight = load16(s.slight);
-  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation), delayed = splat(kDelayed);
+  const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
   const vf bias = splat(s.bias);
   Sixteen total = zero16(), balance = load16(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
   for (int k = 0; k < kVecs; ++k) {
@@ -189,15 +189,17 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
     hn2.v[k] = fma(bias, bias_step.v[k], hn.v[k]);
   }
   int64_t kept = 0;
-  Sixteen ahead = count > 0 ? rows.dot(order[0], s.w) : zero16();
+  const bool look_ahead = s.look_ahead && count >= kMany;
+  const vf delayed = splat(look_ahead ? kDelayed : 0.f);
+  Sixteen ahead = look_ahead ? rows.dot(order[0], s.w) : zero16();
   for (int64_t q = 0; q < count; ++q) {
     const int64_t i = order[q];
     const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
     prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
-    const Sixteen z = ahead;
-    ahead = rows.dot(order[q + 1 < count ? q + 1 : q], s.w);
+    const Sixteen z = look_ahead ? ahead : rows.dot(i, s.w);
+    if (look_ahead) ahead = rows.dot(order[q + 1 < count ? q + 1 : q], s.w);
     float* alpha = s.alpha + i * kLanes;
     const vf norm2 = splat(s.rows[i].norm2);
     const uint32_t positive = s.positive[i];

@@ -16,6 +16,7 @@ inline constexpr int kLanes = 16;
 inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 inline constexpr float kRelaxation = 1.2f;  // over-relaxed steps (any in (0, 2) converges): fewer epochs
 inline constexpr float kDelayed = 1.05f;    // more than 1: see epoch
+inline constexpr int64_t kMany = 64;        // rows of an epoch that may look ahead
 inline constexpr float kNear = 0.01f;       // how far outside the margin a full pass keeps rows
 
 struct Lanes {
@@ -34,6 +35,7 @@ struct Lanes {
   const uint16_t* positive = nullptr;            // n: bit l set when row i has the label of lane l
   const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
   const float* half_inverse_negative = nullptr;  // kLanes: 1 / (2 C c-)
+  bool look_ahead = false;  // rows are little alike
   uint32_t live = 0;
   uint32_t eager = 0;  // lanes that a full pass moves on as it goes
 };
@@ -55,8 +57,8 @@ struct DualKernels {
   // One epoch of dual coordinate descent over order[0, count), in that order:
   //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) / kRelaxation,
   //   w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
-  // z is that of one step ago, so that the next row's dot product need not wait for this row's step. Where all
-  // rows are alike such steps swing up unless Q > |x|^2, so Q >= kDelayed |x|^2.
+  // With look_ahead and kMany rows z is that of one step ago, so that the next row's dot product need not wait
+  // for this row's step; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed |x|^2.
   // A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open` are dropped
   // from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared projected
   // gradients as they were met.
