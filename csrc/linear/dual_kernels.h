@@ -25,24 +25,24 @@ struct Lanes {
   const RowRef* rows = nullptr;
   const uint16_t* ids = nullptr;
   const float* values = nullptr;
-  const float* dense = nullptr;                  // n x D; null when sparse
-  float bias = 0;                                // the last feature of every row, 0: none (prepare.h)
-  const float* bias_share = nullptr;             // kLanes: how far steps move its weight (dual.h)
-  const float* slight = nullptr;                 // kLanes: projected gradients that an epoch leaves as they are
-  float* w = nullptr;                            // D x kLanes
-  float* balance = nullptr;                      // kLanes: sum_i alpha_i s_i
-  float* alpha = nullptr;                        // n x kLanes
-  const uint16_t* positive = nullptr;            // n: bit l set when row i has the label of lane l
+  const float* dense = nullptr;        // n x D; null when sparse
+  float bias = 0;                      // the last feature of every row, 0: none (prepare.h)
+  const float* bias_share = nullptr;   // kLanes: how far steps move its weight (dual.h)
+  const float* slight = nullptr;       // kLanes: projected gradients that an epoch leaves as they are
+  float* w = nullptr;                  // D x kLanes
+  float* balance = nullptr;            // kLanes: sum_i alpha_i s_i
+  float* alpha = nullptr;              // n x kLanes
+  const uint16_t* positive = nullptr;  // n: bit l set when row i has the label of lane l
   const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
   const float* half_inverse_negative = nullptr;  // kLanes: 1 / (2 C c-)
-  bool look_ahead = false;  // rows are little alike
+  bool look_ahead = false;                       // rows are little alike
   uint32_t live = 0;
   uint32_t eager = 0;  // lanes that a full pass moves on as it goes
 };
 
 // What a full pass finds out at the current w.
 struct PassResult {
-  int32_t* rows = nullptr;    // n: rows with alpha > 0 or less than kNear outside the margin in some live lane
+  int32_t* rows = nullptr;  // n: rows with alpha > 0 or less than kNear outside the margin in some live lane
   uint16_t* masks = nullptr;  // n: ... and in which
   float* slacks = nullptr;    // n x kLanes: 1 - s_i z_i of those rows
   int64_t count = 0;
@@ -55,13 +55,13 @@ struct PassResult {
 
 struct DualKernels {
   // One epoch of dual coordinate descent over order[0, count), in that order:
-  //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) / kRelaxation,
-  //   w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
-  // With look_ahead and kMany rows z is that of one step ago, so that the next row's dot product need not wait
-  // for this row's step; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed |x|^2.
-  // A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open` are dropped
-  // from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared projected
-  // gradients as they were met.
+  //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) /
+  //   kRelaxation, w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
+  // With look_ahead and kMany rows z is that of one step ago, so that the next row's dot product need not
+  // wait for this row's step; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed
+  // |x|^2. A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open`
+  // are dropped from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared
+  // projected gradients as they were met.
   int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
   // Visits every row. flags[i] != 0 marks rows that may have alpha > 0 or a positive; cleared where neither.
   // Lanes in `eager` take an epoch's step at each row (the bias's weight stays); of them only rows, masks and

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "cluster/label_tree.h"
-#include "core/buffer.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "linear/dual.h"
@@ -23,7 +22,8 @@ namespace {
 
 constexpr int64_t kRun = 256;  // labels of one unit of work
 constexpr int64_t kLeaf = 8;   // labels of a leaf of the ordering tree
-constexpr int64_t kFrequent = 100;  // a label on more than one row in so many needs many rows: these labels first
+constexpr int64_t kFrequent =
+    100;  // a label on more than one row in so many needs many rows: these labels first
 constexpr int64_t kTreeFeatures = 64;
 constexpr int kTreeIterations = 8;
 
@@ -63,8 +63,6 @@ LabelWeights join(std::vector<SolvedLabel>& labels) {
   for (const SolvedLabel& label : labels) size += label.features.size();
   out.indices.reserve(size);
   out.values.reserve(size);
-  advise_huge(out.indices.data(), static_cast<int64_t>(size * sizeof(int32_t)));
-  advise_huge(out.values.data(), static_cast<int64_t>(size * sizeof(float)));
   for (SolvedLabel& label : labels) {
     out.indices.insert(out.indices.end(), label.features.begin(), label.features.end());
     out.values.insert(out.values.end(), label.weights.begin(), label.weights.end());
