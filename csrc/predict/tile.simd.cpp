@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/vec.h"
 #include "predict/predict.h"
 
@@ -128,6 +130,14 @@ XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
 
 #endif
 
+// f(0), f(1), .. f(n - 1) with constants: arrays that are only used so stay in registers.
+template <int n, class F>
+XMC_INLINE void repeat(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }(std::make_integer_sequence<int, n>{});
+}
+
 // The sums of a part of kTiles tiles over the fours [from, to), added to acc.
 template <bool kVnni, int kTiles>
 XMC_INLINE void add_fours(const PredictTile* tiles, int64_t part, const Four* from, const Four* to,
@@ -136,7 +146,7 @@ XMC_INLINE void add_fours(const PredictTile* tiles, int64_t part, const Four* fr
     for (int t = 0; t < kTiles; ++t) {
       for (int j = 0; j < 4; ++j) prefetch(tiles[t].byte + part + f[kAhead].slot[j] * kTile);
     }
-    for (int t = 0; t < kTiles; ++t) add_four<kVnni>(tiles[t].byte + part, *f, acc[t]);
+    repeat<kTiles>([&](auto t) { add_four<kVnni>(tiles[t].byte + part, *f, acc[t]); });
   }
 }
 
@@ -194,41 +204,41 @@ XMC_INLINE void bounds_of(const PredictTile* tiles, const PredictRows& rows, int
     for (int t = 0; t < kTiles; ++t) hits[t] = 0;
     for (int64_t part = 0; part < kTile; part += kBytes) {
       vi acc[kTiles][4];
-      for (auto& of_tile : acc) {
-        for (vi& a : of_tile) a = zero_vi();
-      }
+      repeat<kTiles>([&](auto t) { repeat<4>([&](auto g) { acc[t][g] = zero_vi(); }); });
       if (row.negative < row.to) {
         add_fours<kVnni>(tiles, part, rows.four + row.negative, rows.four + row.to, acc);
-        for (auto& of_tile : acc) {
-          for (vi& a : of_tile) a = negative(a);
-        }
+        repeat<kTiles>([&](auto t) { repeat<4>([&](auto g) { acc[t][g] = negative(acc[t][g]); }); });
       }
       add_fours<kVnni>(tiles, part, rows.four + row.from, rows.four + row.negative, acc);
 
       const vf unit = splat(row.unit);
-      for (int t = 0; t < kTiles; ++t) {
+      repeat<kTiles>([&](auto t) {
         const PredictTile& tile = tiles[t];
         const vf at = splat(tile.scale ? thresholds[i] : cut(tile, row, thresholds[i]));
+        const float* own = partial + i * stride + t * kTile + part / 4;
         vf score[4];
-        uint64_t below = 0;
-        for (int64_t g = 0; g < 4; ++g) {
-          const int64_t lane = 16 * g + part / 4;
-          vf sum = load(partial + i * stride + t * kTile + lane);
-          for (int64_t h = 0; h < rows.n_heavy; ++h) {
-            sum = fma(splat(rows.heavy[i * rows.n_heavy + h]), load(tile.value + h * kTile + lane), sum);
-          }
-          score[g] = fma(to_float(acc[t][g]), unit * load(tile.step + lane), sum);
-          const vf upper = tile.scale ? calibrated_upper(tile, row, lane, score[g])
-                                      : fma(splat(row.sum), load(tile.error + lane),
-                                            fma(splat(row.off), load(tile.spread + lane), score[g]));
-          below |= static_cast<uint64_t>(ge(at, upper)) << lane;
+        repeat<4>([&](auto g) { score[g] = load(own + 16 * g); });
+        for (int64_t h = 0; h < rows.n_heavy; ++h) {
+          const vf x = splat(rows.heavy[i * rows.n_heavy + h]);
+          const float* w = tile.value + h * kTile + part / 4;
+          repeat<4>([&](auto g) { score[g] = fma(x, load(w + 16 * g), score[g]); });
         }
+        const vf sum = splat(row.sum), off = splat(row.off);
+        uint64_t below = 0;
+        repeat<4>([&](auto g) {
+          const int64_t lane = 16 * g + part / 4;
+          score[g] = fma(to_float(acc[t][g]), unit * load(tile.step + lane), score[g]);
+          const vf upper =
+              tile.scale ? calibrated_upper(tile, row, lane, score[g])
+                         : fma(sum, load(tile.error + lane), fma(off, load(tile.spread + lane), score[g]));
+          below |= static_cast<uint64_t>(ge(at, upper)) << lane;
+        });
         const uint64_t in_part = (~uint64_t{0} / 0xffff) * ((1u << kWidth) - 1) << (part / 4);
         if (const uint64_t some = ~below & in_part) {
           hits[t] |= some;
-          for (int64_t g = 0; g < 4; ++g) store(scores + t * kTile + 16 * g + part / 4, score[g]);
+          repeat<4>([&](auto g) { store(scores + t * kTile + 16 * g + part / 4, score[g]); });
         }
-      }
+      });
     }
   }
 }
