@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from common import Table, interleave, machine
 from models import DELTA, SETS, K, folder_of, matrices, model_of, pruned_predictions, unpruned_labels
+from pecos_peer import pecos_linear
 from predict_open import open_large
 from sets import TEXT, read_texts, vectorizer_of
 from xmc_fast.data import write_xmc
@@ -97,19 +98,6 @@ def check_exact(model, X):
         got = np.take_along_axis(S, ids, 1)
         if not np.allclose(got, best, rtol=0, atol=1e-5):
             raise AssertionError(f"rows from {start}: the top {K} differ from float64")
-
-
-def pecos_linear():
-    """PECOS' linear model, made to work with numpy 2: its own way to build scipy matrices does not."""
-    from pecos.utils import smat_util
-    from pecos.xmc.xlinear.model import XLinearModel
-
-    def build(parts, kind, shape=None, dtype=None, **_):
-        values, indices, ends = parts
-        return kind((values, indices.astype(np.int64), ends.astype(np.int64)), shape=shape, dtype=dtype)
-
-    smat_util.cs_matrix = build
-    return XLinearModel
 
 
 def tree_folder(kind, name, X, Y):

@@ -230,8 +230,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         out += ["|---" * (len(COLUMNS) + 1) + "|"]
         for row in own:
             p = [f"{row[column]:.2f}" for column in ("P@1", "P@3", "P@5")]
-            seconds = "" if row["cpu s"] is None else str(row["cpu s"])
-            cells = [*p, seconds, str(row["seed"]), row.get("commit", "earlier")]
+            cells = [*p, str(row["cpu s"]), str(row["seed"]), row["commit"]]
             out.append(f"| {CELLS[row['cell']][0]} | " + " | ".join(cells) + " |")
         out.append("")
     return "\n".join(out)

@@ -30,6 +30,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import common
+from pecos_peer import pecos_linear
 from sets import load
 
 COLUMNS = [
@@ -65,12 +66,12 @@ def mach(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: int = 1) -> 
 
 def pecos(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: int = 1) -> Predict:
     from pecos.xmc import Indexer, LabelEmbeddingFactory
-    from pecos.xmc.xlinear.model import XLinearModel
 
+    linear = pecos_linear()
     X, Y = X.astype(np.float32), Y.astype(np.float32)
     clusters = Indexer.gen(LabelEmbeddingFactory.create(Y, X, method="pifa"), threads=threads)
-    XLinearModel.train(X, Y, C=clusters, threads=threads).save(str(folder))
-    model = XLinearModel.load(str(folder), is_predict_only=True)  # its fast layout
+    linear.train(X, Y, C=clusters, threads=threads).save(str(folder))
+    model = linear.load(str(folder), is_predict_only=True)  # its fast layout
     return lambda X, k: ranked(model.predict(X.astype(np.float32), only_topk=k, threads=threads), k)
 
 

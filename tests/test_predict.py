@@ -222,7 +222,7 @@ def test_bound_of_rounded_weights_is_needed(simd):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_bound_of_rounded_values_is_needed(simd, levels, sign):
     """The same for rounding the row's values."""
-    n = 300
+    n = 100
     W = labels_with_step_one(2 + n)
     W[:, 100] = 1000  # heavy, hence exact
     W[:899, 100] += 200 * n * 100.49 / levels - 1
@@ -275,7 +275,7 @@ def test_block_size_does_not_change_bits():
             ptr.astype(np.int64),
             entries(np.concatenate([p.indices for p in pieces]), np.concatenate([p.data for p in pieces])),
             ends.astype(np.int32),
-            entries([o[1] for o in lists], [o[2] for o in lists]),
+            entries([*(o[1] for o in lists), 0], [*(o[2] for o in lists), 0]),
         )
         none = np.empty(0, np.float32)
         ids, values = predictor.topk(

@@ -130,7 +130,7 @@ class PredictLayout {
                 ptr_.size() == blocks * (view_.n_sparse + 1) + 1 &&
                 3 * ptr_.data()[ptr_.size() - 1] == posting_.size() &&
                 out_ptr_.size() == blocks * view_.n_dense + 1 &&
-                int64_t{3} * out_ptr_.data()[out_ptr_.size() - 1] == outlier_.size();
+                int64_t{3} * (out_ptr_.data()[out_ptr_.size() - 1] + 1) == outlier_.size();
     for (const auto* per_label : {&step_, &error_, &spread_, &norm_}) fits &= per_label->size() == padded;
     if (!fits) throw std::invalid_argument("the arrays of the layout do not fit together");
   }

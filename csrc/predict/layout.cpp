@@ -17,6 +17,8 @@ constexpr int64_t kFewLabels = 4096;
 constexpr int64_t kMaxBlock = 65536;  // positions are 16 bit
 constexpr int64_t kMostHeavy = 128;   // a heavy column has at least this fraction of all squares
 constexpr float kSmallestStep = 1e-30f;
+constexpr size_t kFewDense = 1536;      // columns: their bytes of a tile stay in a near cache,
+constexpr double kLessDense = 2. / 3.;  // so that this share of the least density is enough
 
 // Large blocks have few lists to look up, small ones leave room for many rows that share a tile's weights
 // from the cache, which counts with many labels. The table of list starts should not be larger than half the
@@ -61,7 +63,8 @@ LayoutPlan plan_layout(int64_t labels, const std::vector<ColumnStats>& stats, do
   const double enough = std::max(1.0, min_density * static_cast<double>(labels));
   size_t dense = 0;
   while (dense < std::min(room, order.size()) &&
-         static_cast<double>(stats[static_cast<size_t>(order[dense])].nnz) >= enough) {
+         static_cast<double>(stats[static_cast<size_t>(order[dense])].nnz) >=
+             (dense < kFewDense ? enough * kLessDense : enough)) {
     ++dense;
   }
   order.resize(dense);
@@ -196,7 +199,7 @@ void LayoutBuilder::finish() {
     throw std::length_error("the model has too many weights for one prediction layout");
   }
   out_ptr = Buffer<int32_t>(static_cast<int64_t>(outliers_.size()) * plan.n_dense + 1);
-  outlier = Buffer<Posting>(static_cast<int64_t>(total));
+  outlier = Buffer<Posting>(static_cast<int64_t>(total) + 1);
   int32_t end = 0;
   for (size_t b = 0; b < outliers_.size(); ++b) {
     int32_t* next = out_ptr.data() + static_cast<int64_t>(b) * plan.n_dense;

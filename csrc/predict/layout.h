@@ -16,7 +16,8 @@
 // Most labels are ruled out with the other dense weights in bytes (predict.h): w ~ step[l] * q with integers
 // |q| <= 127, q = byte[(t * n_dense + r) * kTile + byte_place(lane)]. The largest kOutliers of a label's
 // dense weights would need a larger step: they are zero in `value` and `byte` and are postings as well, those
-// of block b and dense column r are outlier[out_ptr[b * n_dense + r] .. out_ptr[.. + 1)).
+// of block b and dense column r are outlier[out_ptr[b * n_dense + r] .. out_ptr[.. + 1)). An entry of zeros
+// follows the last list.
 // error[l] is a label's largest |w - step q|, spread[l] the norm of step q, norm[l] that of all its weights;
 // rounded up, padded to whole tiles, infinite for labels with a weight that is not finite.
 //
@@ -88,7 +89,8 @@ struct ColumnStats {
 };
 
 // Which columns are dense, and the block size. A column is dense from `min_density` on, the fullest first,
-// while the dense part stays within `budget` bytes, and at most kMostDense of them.
+// while the dense part stays within `budget` bytes, and at most kMostDense of them; while they are few, from
+// somewhat less on.
 struct LayoutPlan {
   int64_t n_dense = 0;
   int64_t n_heavy = 0;

@@ -201,14 +201,18 @@ void add_postings(const LayoutView& layout, const Features& lists, int64_t i, in
   }
 }
 
+// Most lists have one entry or none, in no order a processor could guess: the first is added as a zero if
+// there is none, to the label of the entry after the list's end.
 void add_outliers(const LayoutView& layout, const Features& dense, int64_t i, int64_t b, float* scores) {
   const int32_t* ptr = layout.out_ptr + b * layout.n_dense;
   for (int64_t f = dense.start[static_cast<size_t>(i)]; f < dense.start[static_cast<size_t>(i) + 1]; ++f) {
     const int32_t* list = ptr + dense.id[static_cast<size_t>(f)];
     const float x = dense.value[static_cast<size_t>(f)];
-    for (int32_t p = list[0]; p < list[1]; ++p) {
-      scores[layout.outlier[p].label] += x * layout.outlier[p].weight();
-    }
+    const Posting* p = layout.outlier + list[0];
+    const Posting* end = layout.outlier + list[1];
+    const auto first = std::bit_cast<uint32_t>(x * p->weight()) & -static_cast<uint32_t>(p < end);
+    scores[p->label] += std::bit_cast<float>(first);
+    for (++p; p < end; ++p) scores[p->label] += x * p->weight();
   }
 }
 
@@ -224,31 +228,46 @@ class Pass {
         rows_(s.rows.view()),
         s_(s) {}
 
-  // Tile t; partial is that of its first label, rows `block` apart.
-  void run(int64_t t, const float* partial) {
-    const PredictTile tile = tile_at(t);
-    const auto kernel = exact_ ? predict_kernels().exact : predict_kernels().bounds;
+  // Tiles that are taken at once: the row's features are read once for all of them.
+  int at_once() const { return exact_ ? 1 : predict_kernels().most_tiles; }
+
+  // Tiles [t, t + n_tiles), one or at_once(); partial is that of the first label, rows `block` apart.
+  void run(int64_t t, int n_tiles, const float* partial) {
+    PredictTile tiles[kMostTiles];
+    for (int j = 0; j < n_tiles; ++j) tiles[j] = tile_with_bounds(t + j);
     const float* thresholds = (exact_ ? s_.top : s_.lower).thresholds();
-    const int64_t labels = layout_.labels - t * kTile;
+    const int64_t labels = layout_.labels - (t + n_tiles - 1) * kTile;  // of the last tile
     const uint64_t inside = labels < kTile ? (uint64_t{1} << labels) - 1 : ~uint64_t{0};
     for (int64_t from = 0; from < n_; from += kGroup) {
       const int64_t to = std::min(n_, from + kGroup);
-      kernel(tile, rows_, from, to, partial, layout_.block, thresholds, hits_, lower_, upper_);
-      fetch_ahead(t + 1, from, to);
+      if (exact_) {
+        predict_kernels().exact(tiles[0], rows_, from, to, partial, layout_.block, thresholds, hits_,
+                                scores_);
+      } else {
+        predict_kernels().bounds(tiles, n_tiles, rows_, from, to, partial, layout_.block, thresholds, hits_,
+                                 scores_);
+      }
+      fetch_ahead(t + n_tiles, n_tiles, from, to);
+      const uint64_t* hits = hits_;
+      const float* scores = scores_;
       for (int64_t i = from; i < to; ++i) {
-        if (const uint64_t hits = hits_[i - from] & inside) take(i, t, hits, partial + i * layout_.block);
+        for (int j = 0; j < n_tiles; ++j, ++hits, scores += kTile) {
+          if (const uint64_t some = j == n_tiles - 1 ? *hits & inside : *hits) {
+            take(i, t + j, tiles[j], some, scores, partial + i * layout_.block + j * kTile);
+          }
+        }
       }
       if (s_.may.size() > most_) drop_candidates();
     }
   }
 
-  // A tile's bytes are read in no order: the next tile's are asked for, a part with each group of rows.
-  void fetch_ahead(int64_t t, int64_t from, int64_t to) const {
-    if (exact_ || n_ < kManyRows || t >= layout_.tiles()) return;
+  // A tile's bytes are read in no order: those of the next n tiles are asked for, a part with each group of
+  // rows.
+  void fetch_ahead(int64_t t, int64_t n, int64_t from, int64_t to) const {
+    if (exact_ || n_ < kManyRows) return;
     const int8_t* next = layout_.byte + t * layout_.n_dense * kTile;
-    for (int64_t s = layout_.n_dense * from / n_; s < layout_.n_dense * to / n_; ++s) {
-      fetch_later(next + s * kTile);
-    }
+    const int64_t lines = layout_.n_dense * std::min(n, layout_.tiles() - t);
+    for (int64_t s = lines * from / n_; s < lines * to / n_; ++s) fetch_later(next + s * kTile);
   }
 
   // Keeps the list of candidates short: without those that are out by now, or scored early.
@@ -271,6 +290,7 @@ class Pass {
 
  private:
   static constexpr int64_t kGroup = 16;
+  static constexpr int kMostTiles = 2;           // of any kernel
   static constexpr int64_t kManyRows = 256;      // read nearly all of a tile
   static constexpr int64_t kExactShare = 16;     // of the labels, from which on k is large
   static constexpr size_t kMaxCandidates = 512;  // on average per row
@@ -284,8 +304,19 @@ class Pass {
             layout_.spread + first,
             layout_.norm + first,
             calibration_.scale ? calibration_.scale + first : nullptr,
-            calibration_.scale ? calibration_.shift + first : nullptr};
+            calibration_.scale ? calibration_.shift + first : nullptr,
+            0,
+            0,
+            0};
   }
+  PredictTile tile_with_bounds(int64_t t) const {
+    PredictTile tile = tile_at(t);
+    tile.most_error = largest(tile.error);
+    tile.most_spread = largest(tile.spread);
+    tile.most_norm = largest(tile.norm);
+    return tile;
+  }
+  static float largest(const float* of_tile) { return *std::max_element(of_tile, of_tile + kTile); }
 
   void fetch_weights(const Candidate& c) const {
     const float* value = tile_at(c.label / kTile).value + c.label % kTile;
@@ -294,17 +325,26 @@ class Pass {
     }
   }
 
-  void take(int64_t i, int64_t t, uint64_t hits, const float* partial) {
-    const float* lower = lower_ + i % kGroup * kTile;
-    const float* upper = upper_ + i % kGroup * kTile;
+  void take(int64_t i, int64_t t, const PredictTile& tile, uint64_t hits, const float* scores,
+            const float* partial) {
+    const PredictRow& row = rows_.row[i];
     for (; hits; hits &= hits - 1) {
       const int j = std::countr_zero(hits);
       const auto label = static_cast<int32_t>(t * kTile + j);
+      float score = scores[j];
       if (exact_) {
-        s_.top.push(i, {upper[j], label});
-      } else if (!(upper[j] <= s_.lower.thresholds()[i])) {
-        s_.may.push_back({static_cast<int32_t>(i), label, partial[j], upper[j]});
-        s_.lower.push(i, {lower[j], label});
+        s_.top.push(i, {score, label});
+        continue;
+      }
+      float margin = (row.length * tile.norm[j] + std::abs(score)) * row.rounding + row.sum * tile.error[j] +
+                     row.off * tile.spread[j];
+      if (tile.scale) {
+        score = tile.scale[j] * score + tile.shift[j];
+        margin = std::abs(tile.scale[j]) * margin + row.rounding * std::abs(score);
+      }
+      if (!(score + margin <= s_.lower.thresholds()[i])) {
+        s_.may.push_back({static_cast<int32_t>(i), label, partial[j], score + margin});
+        s_.lower.push(i, {score - margin, label});
       }
     }
   }
@@ -316,8 +356,8 @@ class Pass {
   const bool exact_;
   const PredictRows rows_;
   Scratch& s_;
-  uint64_t hits_[kGroup];
-  float lower_[kGroup * kTile], upper_[kGroup * kTile];
+  uint64_t hits_[kGroup * kMostTiles];
+  float scores_[kGroup * kMostTiles * kTile];
 };
 
 void predict_chunk(const LayoutView& layout, const CsrView<>& x, const RowOptions& options,
@@ -339,7 +379,11 @@ void predict_chunk(const LayoutView& layout, const CsrView<>& x, const RowOption
       add_postings(layout, s.rows.sparse, i, b, scores_of_row);
       add_outliers(layout, s.rows.dense, i, b, scores_of_row);
     }
-    for (int64_t t = 0; t < tiles; ++t) pass.run(first + t, partial + t * kTile);
+    for (int64_t t = 0; t < tiles;) {
+      const int at_once = t + pass.at_once() <= tiles ? pass.at_once() : 1;
+      pass.run(first + t, at_once, partial + t * kTile);
+      t += at_once;
+    }
   }
   pass.score_candidates();
   for (int64_t i = 0; i < n; ++i) {

@@ -46,7 +46,8 @@ struct PredictTile {
   const int8_t* byte;  // the same
   const float* step;   // kTile, as the next three
   const float *error, *spread, *norm;
-  const float *scale, *shift;  // kTile, or null
+  const float *scale, *shift;                // kTile, or null
+  float most_error, most_spread, most_norm;  // the largest of each, for `bounds` only
 };
 
 // Dense features that are not heavy, for the first pass: four columns with their integers, 0 to fill up.
@@ -74,17 +75,19 @@ struct PredictRows {
 };
 
 struct PredictKernels {
+  int most_tiles;  // that `bounds` takes at once, 1 or 2
   // The largest integer of a four that `bounds` can multiply.
   int (*levels)();
-  // Bounds of the scores of one tile for rows [from, to), which have partial[i * stride ..+ kTile) already:
-  // lower and upper (to - from) * kTile, hits[i - from] has bit j set unless upper is at most thresholds[i].
-  // By the first pass, or exact (lower = upper = score).
-  void (*bounds)(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to,
-                 const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* lower,
-                 float* upper);
+  // Scores of one or most_tiles tiles, side by side, for rows [from, to), which have
+  // partial[i * stride ..+ n_tiles * kTile) already: hits[(i - from) * n_tiles + t] has bit j set unless the
+  // score's upper bound is at most thresholds[i], scores[((i - from) * n_tiles + t) * kTile + j] its score by
+  // the first pass, before calibration.
+  void (*bounds)(const PredictTile* tiles, int n_tiles, const PredictRows& rows, int64_t from, int64_t to,
+                 const float* partial, int64_t stride, const float* thresholds, uint64_t* hits,
+                 float* scores);
+  // The same for one tile, with exact scores after calibration.
   void (*exact)(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to,
-                const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* lower,
-                float* upper);
+                const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* scores);
   // The score of row i for one label of a tile; the same bits as `exact` gives.
   float (*score)(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t lane, float partial);
 };

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/vec.h"
 #include "predict/predict.h"
 
@@ -22,7 +24,11 @@ XMC_INLINE float fma(float a, float b, float c) {
 #endif
 }
 
-// byte_sums: sums[lane] of a * q over the fours [from, to), added to what is there.
+// Integers of kWidth lanes; kTile bytes of a column are read in parts of 4 * kWidth, part h of them having
+// lanes 16 g + kWidth h.. of groups g < 4 (byte_place).
+constexpr int kBytes = 4 * kWidth;
+// Tiles that a row visits at once: their sums must fit the registers.
+constexpr int kMostTiles = kWidth == 16 ? 2 : 1;
 
 #if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
 #if defined(XMC_SIMD_IS_avx512)
@@ -34,11 +40,11 @@ using vi = __m512i;
 XMC_INLINE vi load_vi(const void* p) {
   return _mm512_loadu_si512(p);
 }
-XMC_INLINE void store_vi(void* p, vi a) {
-  _mm512_storeu_si512(p, a);
+XMC_INLINE vf to_float(vi a) {
+  return {_mm512_cvtepi32_ps(a)};
 }
-XMC_INLINE vf load_int(const int32_t* p) {
-  return {_mm512_cvtepi32_ps(load_vi(p))};
+XMC_INLINE vi zero_vi() {
+  return _mm512_setzero_si512();
 }
 #else
 using vi = __m256i;
@@ -46,11 +52,11 @@ using vi = __m256i;
 XMC_INLINE vi load_vi(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
-XMC_INLINE void store_vi(void* p, vi a) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), a);
+XMC_INLINE vf to_float(vi a) {
+  return {_mm256_cvtepi32_ps(a)};
 }
-XMC_INLINE vf load_int(const int32_t* p) {
-  return {_mm256_cvtepi32_ps(load_vi(p))};
+XMC_INLINE vi zero_vi() {
+  return _mm256_setzero_si256();
 }
 #endif
 
@@ -59,80 +65,94 @@ XMC_INLINE vf load_int(const int32_t* p) {
 template <bool kVnni>
 XMC_INLINE void add_products(vi& acc, vi a, vi w) {
 #if defined(XMC_VNNI)
-  if (kVnni) {  // not an intrinsic: this file is compiled for processors without it as well
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(w));
+  if (kVnni) {     // not an intrinsic: this file is compiled for processors without it as well
+    vi sum = acc;  // of its own, so that acc can stay in a register
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(w));
+    acc = sum;
     return;
   }
 #endif
   const vi pairs = XMC_VI(maddubs_epi16)(a, w);
   acc = XMC_VI(add_epi32)(acc, XMC_VI(madd_epi16)(pairs, XMC_VI(set1_epi16)(1)));
 }
-
-// A vector of bytes of each of four columns is interleaved to four vectors with the four bytes of a lane side
-// by side.
-template <bool kVnni>
-XMC_INLINE void byte_sums(const int8_t* byte, const Four* from, const Four* to, int32_t* sums) {
-  constexpr int kBytes = 4 * kWidth;
-  for (int part = 0; part < kTile; part += kBytes) {
-    // Part h of the bytes has lanes 16 g + h * kWidth.. for g < 4 (byte_place).
-    int32_t* out = sums + part / 4;
-    vi acc0 = load_vi(out), acc1 = load_vi(out + 16), acc2 = load_vi(out + 32), acc3 = load_vi(out + 48);
-    for (const Four* f = from; f < to; ++f) {
-      const int8_t* at = byte + part;
-      for (int j = 0; j < 4; ++j) prefetch(at + f[kAhead].slot[j] * kTile);
-      const vi w0 = load_vi(at + f->slot[0] * kTile), w1 = load_vi(at + f->slot[1] * kTile);
-      const vi w2 = load_vi(at + f->slot[2] * kTile), w3 = load_vi(at + f->slot[3] * kTile);
-      int32_t four;
-      ::memcpy(&four, f->a, 4);
-      const vi a = XMC_VI(set1_epi32)(four);
-      const vi low01 = XMC_VI(unpacklo_epi8)(w0, w1), high01 = XMC_VI(unpackhi_epi8)(w0, w1);
-      const vi low23 = XMC_VI(unpacklo_epi8)(w2, w3), high23 = XMC_VI(unpackhi_epi8)(w2, w3);
-      add_products<kVnni>(acc0, a, XMC_VI(unpacklo_epi16)(low01, low23));
-      add_products<kVnni>(acc1, a, XMC_VI(unpackhi_epi16)(low01, low23));
-      add_products<kVnni>(acc2, a, XMC_VI(unpacklo_epi16)(high01, high23));
-      add_products<kVnni>(acc3, a, XMC_VI(unpackhi_epi16)(high01, high23));
-    }
-    store_vi(out, acc0);
-    store_vi(out + 16, acc1);
-    store_vi(out + 32, acc2);
-    store_vi(out + 48, acc3);
-  }
+XMC_INLINE vi negative(vi a) {
+  return XMC_VI(sub_epi32)(zero_vi(), a);
 }
-XMC_INLINE void negate(int32_t* sums) {
-  for (int i = 0; i < kTile; i += kWidth) {
-    store_vi(sums + i, XMC_VI(sub_epi32)(XMC_VI(set1_epi32)(0), load_vi(sums + i)));
-  }
+
+// Adds a * q of a four to the sums acc[g] of a part. A vector of bytes of each of four columns is interleaved
+// to four vectors with the four bytes of a lane side by side.
+template <bool kVnni>
+XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
+  vi w0 = load_vi(byte + f.slot[0] * kTile), w1 = load_vi(byte + f.slot[1] * kTile);
+  vi w2 = load_vi(byte + f.slot[2] * kTile), w3 = load_vi(byte + f.slot[3] * kTile);
+#if defined(XMC_VNNI)
+  __asm__("" : "+v"(w0), "+v"(w1), "+v"(w2), "+v"(w3));  // or w1 and w3 are loaded twice
+#endif
+  int32_t four;
+  ::memcpy(&four, f.a, 4);
+  const vi a = XMC_VI(set1_epi32)(four);
+  const vi low01 = XMC_VI(unpacklo_epi8)(w0, w1), high01 = XMC_VI(unpackhi_epi8)(w0, w1);
+  const vi low23 = XMC_VI(unpacklo_epi8)(w2, w3), high23 = XMC_VI(unpackhi_epi8)(w2, w3);
+  add_products<kVnni>(acc[0], a, XMC_VI(unpacklo_epi16)(low01, low23));
+  add_products<kVnni>(acc[1], a, XMC_VI(unpackhi_epi16)(low01, low23));
+  add_products<kVnni>(acc[2], a, XMC_VI(unpacklo_epi16)(high01, high23));
+  add_products<kVnni>(acc[3], a, XMC_VI(unpackhi_epi16)(high01, high23));
 }
 #undef XMC_VI
 
 #else
 
-XMC_INLINE vf load_int(const int32_t* p) {
+struct vi {
+  int32_t x[kWidth];
+};
+XMC_INLINE vi zero_vi() {
+  return {};
+}
+XMC_INLINE vf to_float(vi a) {
   float x[kWidth];
-  for (int i = 0; i < kWidth; ++i) x[i] = static_cast<float>(p[i]);
+  for (int i = 0; i < kWidth; ++i) x[i] = static_cast<float>(a.x[i]);
   return load(x);
 }
+XMC_INLINE vi negative(vi a) {
+  for (int32_t& x : a.x) x = -x;
+  return a;
+}
 template <bool>
-XMC_INLINE void byte_sums(const int8_t* byte, const Four* from, const Four* to, int32_t* sums) {
-  int32_t by_place[kTile] = {};
-  for (const Four* f = from; f < to; ++f) {
-    for (int j = 0; j < 4; ++j) {
-      const int8_t* w = byte + f->slot[j] * kTile;
-      const int32_t a = f->a[j];
-      for (int i = 0; i < kTile; ++i) by_place[i] += a * w[i];
+XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
+  for (int j = 0; j < 4; ++j) {
+    const int8_t* w = byte + f.slot[j] * kTile;
+    const int32_t a = f.a[j];
+    for (int g = 0; g < 4; ++g) {
+      for (int i = 0; i < kWidth; ++i) acc[g].x[i] += a * w[g * kWidth + i];
     }
   }
-  for (int lane = 0; lane < kTile; ++lane) sums[lane] += by_place[byte_place(lane)];
-}
-XMC_INLINE void negate(int32_t* sums) {
-  for (int i = 0; i < kTile; ++i) sums[i] = -sums[i];
 }
 
 #endif
 
+// f(0), f(1), .. f(n - 1) with constants: arrays that are only used so stay in registers.
+template <int n, class F>
+XMC_INLINE void repeat(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }(std::make_integer_sequence<int, n>{});
+}
+
+// The sums of a part of kTiles tiles over the fours [from, to), added to acc.
+template <bool kVnni, int kTiles>
+XMC_INLINE void add_fours(const PredictTile* tiles, int64_t part, const Four* from, const Four* to,
+                          vi (&acc)[kTiles][4]) {
+  for (const Four* f = from; f < to; ++f) {
+    for (int t = 0; t < kTiles; ++t) {
+      for (int j = 0; j < 4; ++j) prefetch(tiles[t].byte + part + f[kAhead].slot[j] * kTile);
+    }
+    repeat<kTiles>([&](auto t) { add_four<kVnni>(tiles[t].byte + part, *f, acc[t]); });
+  }
+}
+
 void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to, const float* partial,
-           int64_t stride, const float* thresholds, uint64_t* hits, float* lower, float* upper) {
-  for (int64_t i = from; i < to; ++i, lower += kTile, upper += kTile) {
+           int64_t stride, const float* thresholds, uint64_t* hits, float* scores) {
+  for (int64_t i = from; i < to; ++i, scores += kTile) {
     const vf threshold = splat(thresholds[i]);
     uint64_t below = 0;
     for (int64_t first = 0; first < kTile; first += kPart) {
@@ -146,8 +166,7 @@ void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64
       for (int j = 0; j < kVectors; ++j) {
         const int64_t lane = first + j * kWidth;
         if (tile.scale) acc[j] = fma(load(tile.scale + lane), acc[j], load(tile.shift + lane));
-        store(lower + lane, acc[j]);
-        store(upper + lane, acc[j]);
+        store(scores + lane, acc[j]);
         below |= static_cast<uint64_t>(ge(threshold, acc[j])) << lane;
       }
     }
@@ -155,49 +174,72 @@ void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64
   }
 }
 
-template <bool kVnni>
-XMC_INLINE void bounds_of(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to,
-                          const float* partial, int64_t stride, const float* thresholds, uint64_t* hits,
-                          float* lower, float* upper) {
-  for (int64_t i = from; i < to; ++i, lower += kTile, upper += kTile) {
-    const PredictRow& row = rows.row[i];
-    for (int64_t line = 0; line < kTile; line += 16) prefetch(partial + (i + kRowsAhead) * stride + line);
-    alignas(64) int32_t sums[kTile] = {};
-    if (row.negative < row.to) {
-      byte_sums<kVnni>(tile.byte, rows.four + row.negative, rows.four + row.to, sums);
-      negate(sums);
-    }
-    byte_sums<kVnni>(tile.byte, rows.four + row.from, rows.four + row.negative, sums);
+// A label of the tile whose score, with its share of the rounding of weights and values, is at most this is
+// out: its upper bound is at most the threshold. The rest of the bound (predict.h) is for the rounding of
+// sums, and small: here for all labels alike, and three times as large for what is calculated here.
+XMC_INLINE float cut(const PredictTile& tile, const PredictRow& row, float threshold) {
+  const float size = row.length * tile.most_norm + (threshold < 0 ? -threshold : threshold);
+  return threshold - 3 * row.rounding * (size + row.sum * tile.most_error + row.off * tile.most_spread);
+}
 
-    const vf threshold = splat(thresholds[i]), unit = splat(row.unit), sum = splat(row.sum),
-             off = splat(row.off), length = splat(row.length), rounding = splat(row.rounding);
-    uint64_t below = 0;
-    for (int64_t first = 0; first < kTile; first += kPart) {
-      vf acc[kVectors];
-      for (int j = 0; j < kVectors; ++j) acc[j] = load(partial + i * stride + first + j * kWidth);
-      for (int64_t h = 0; h < rows.n_heavy; ++h) {
-        const vf x = splat(rows.heavy[i * rows.n_heavy + h]);
-        const float* w = tile.value + h * kTile + first;
-        for (int j = 0; j < kVectors; ++j) acc[j] = fma(x, load(w + j * kWidth), acc[j]);
-      }
-      for (int j = 0; j < kVectors; ++j) {
-        const int64_t lane = first + j * kWidth;
-        vf score = fma(load_int(sums + lane), unit * load(tile.step + lane), acc[j]);
-        vf margin = fma(length, load(tile.norm + lane), magnitude(score)) * rounding;
-        margin = fma(sum, load(tile.error + lane), margin);
-        margin = fma(off, load(tile.spread + lane), margin);
-        if (tile.scale) {
-          const vf scale = load(tile.scale + lane);
-          score = fma(scale, score, load(tile.shift + lane));
-          margin = fma(magnitude(scale), margin, rounding * magnitude(score));
-        }
-        const vf most = score + margin;
-        store(lower + lane, score - margin);
-        store(upper + lane, most);
-        below |= static_cast<uint64_t>(ge(threshold, most)) << lane;
-      }
+// The upper bound of calibrated scores, by label (predict.h).
+XMC_INLINE vf calibrated_upper(const PredictTile& tile, const PredictRow& row, int64_t lane, vf score) {
+  const vf rounding = splat(row.rounding), scale = load(tile.scale + lane);
+  vf margin = fma(splat(row.length), load(tile.norm + lane), magnitude(score)) * rounding;
+  margin = fma(splat(row.sum), load(tile.error + lane), margin);
+  margin = fma(splat(row.off), load(tile.spread + lane), margin);
+  score = fma(scale, score, load(tile.shift + lane));
+  return score + fma(magnitude(scale), margin, rounding * magnitude(score));
+}
+
+template <bool kVnni, int kTiles>
+XMC_INLINE void bounds_of(const PredictTile* tiles, const PredictRows& rows, int64_t from, int64_t to,
+                          const float* partial, int64_t stride, const float* thresholds, uint64_t* hits,
+                          float* scores) {
+  for (int64_t i = from; i < to; ++i, hits += kTiles, scores += kTiles * kTile) {
+    const PredictRow& row = rows.row[i];
+    for (int64_t line = 0; line < kTiles * kTile; line += 16) {
+      prefetch(partial + (i + kRowsAhead) * stride + line);
     }
-    *hits++ = ~below;
+    for (int t = 0; t < kTiles; ++t) hits[t] = 0;
+    for (int64_t part = 0; part < kTile; part += kBytes) {
+      vi acc[kTiles][4];
+      repeat<kTiles>([&](auto t) { repeat<4>([&](auto g) { acc[t][g] = zero_vi(); }); });
+      if (row.negative < row.to) {
+        add_fours<kVnni>(tiles, part, rows.four + row.negative, rows.four + row.to, acc);
+        repeat<kTiles>([&](auto t) { repeat<4>([&](auto g) { acc[t][g] = negative(acc[t][g]); }); });
+      }
+      add_fours<kVnni>(tiles, part, rows.four + row.from, rows.four + row.negative, acc);
+
+      const vf unit = splat(row.unit);
+      repeat<kTiles>([&](auto t) {
+        const PredictTile& tile = tiles[t];
+        const vf at = splat(tile.scale ? thresholds[i] : cut(tile, row, thresholds[i]));
+        const float* own = partial + i * stride + t * kTile + part / 4;
+        vf score[4];
+        repeat<4>([&](auto g) { score[g] = load(own + 16 * g); });
+        for (int64_t h = 0; h < rows.n_heavy; ++h) {
+          const vf x = splat(rows.heavy[i * rows.n_heavy + h]);
+          const float* w = tile.value + h * kTile + part / 4;
+          repeat<4>([&](auto g) { score[g] = fma(x, load(w + 16 * g), score[g]); });
+        }
+        const vf sum = splat(row.sum), off = splat(row.off);
+        uint64_t below = 0;
+        repeat<4>([&](auto g) {
+          const int64_t lane = 16 * g + part / 4;
+          score[g] = fma(to_float(acc[t][g]), unit * load(tile.step + lane), score[g]);
+          const vf upper =
+              tile.scale ? calibrated_upper(tile, row, lane, score[g])
+                         : fma(sum, load(tile.error + lane), fma(off, load(tile.spread + lane), score[g]));
+          below |= static_cast<uint64_t>(ge(at, upper)) << lane;
+        });
+        const uint64_t in_part = (~uint64_t{0} / 0xffff) * ((1u << kWidth) - 1) << (part / 4);
+        if (const uint64_t some = ~below & in_part) {
+          hits[t] |= some;
+          repeat<4>([&](auto g) { store(scores + t * kTile + 16 * g + part / 4, score[g]); });
+        }
+      });
+    }
   }
 }
 
@@ -214,13 +256,21 @@ int levels() {
   return vnni() ? 255 : 127;
 }
 
-void bounds(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to, const float* partial,
-            int64_t stride, const float* thresholds, uint64_t* hits, float* lower, float* upper) {
-  if (vnni()) {
-    bounds_of<true>(tile, rows, from, to, partial, stride, thresholds, hits, lower, upper);
+template <bool kVnni>
+void bounds_with(const PredictTile* tiles, int n_tiles, const PredictRows& rows, int64_t from, int64_t to,
+                 const float* partial, int64_t stride, const float* thresholds, uint64_t* hits,
+                 float* scores) {
+  if (n_tiles == 1) {
+    bounds_of<kVnni, 1>(tiles, rows, from, to, partial, stride, thresholds, hits, scores);
   } else {
-    bounds_of<false>(tile, rows, from, to, partial, stride, thresholds, hits, lower, upper);
+    bounds_of<kVnni, kMostTiles>(tiles, rows, from, to, partial, stride, thresholds, hits, scores);
   }
+}
+
+void bounds(const PredictTile* tiles, int n_tiles, const PredictRows& rows, int64_t from, int64_t to,
+            const float* partial, int64_t stride, const float* thresholds, uint64_t* hits, float* scores) {
+  const auto with = vnni() ? &bounds_with<true> : &bounds_with<false>;
+  with(tiles, n_tiles, rows, from, to, partial, stride, thresholds, hits, scores);
 }
 
 float score(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t lane, float partial) {
@@ -233,6 +283,6 @@ float score(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t
 
 }  // namespace
 
-const PredictKernels predict_kernels_table = {&levels, &bounds, &exact, &score};
+const PredictKernels predict_kernels_table = {kMostTiles, &levels, &bounds, &exact, &score};
 
 }  // namespace xmc::XMC_SIMD_NS

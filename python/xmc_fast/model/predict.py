@@ -20,7 +20,7 @@ from xmc_fast.model.storage import Block
 MIN_DENSITY = 1 / 16
 DENSE_BUDGET = 2.0
 TILE = 64
-FORMAT = "tiles of 64, bytes"  # of a layout on disk; one of another format is built anew
+FORMAT = "tiles of 64, bytes, one more outlier"  # of a layout on disk; one of another format is built anew
 ARRAYS = (
     *("slot", "value", "byte", "step", "error", "spread", "norm"),
     *("ptr", "posting", "out_ptr", "outlier"),
