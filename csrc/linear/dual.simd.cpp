@@ -39,6 +39,8 @@ XMC_INLINE int64_t wide_id(const uint16_t* id) {
   return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
 }
 
+static_assert(kPad % kUnroll == 0);
+
 // As a tree: a chain of additions would be most of a short row's time.
 template <int First, int Count>
 XMC_INLINE vf sum(const vf (&acc)[kUnroll][kVecs], int k) {
