@@ -15,12 +15,12 @@ namespace xmc {
 namespace {
 
 constexpr double kRound2 = 3;       // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 1.5;     // of the third; halved when that was not enough
+constexpr double kRound3 = 1.2;     // of the third; halved when that was not enough
 constexpr double kSlight = 0.5;     // of the tolerance: what an epoch leaves as it is, all rows together
 constexpr double kAlike = 0.25;     // rows less alike than this look ahead (dual_kernels.h, epoch)
 constexpr int kMaxEpochs = 60;      // per round
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
-constexpr double kCentered = 0.47;  // of the limit on |g|, with a bias, whose part of g is about 0 then
+constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
 struct Lane {
