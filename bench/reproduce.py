@@ -70,8 +70,8 @@ def macro(split: Split, args: argparse.Namespace) -> Predictions:
 
 
 def declare(split: Split, args: argparse.Namespace) -> Predictions:
-    """DECLARE and the paper's two baselines, outputs, epochs and length of rows as in experiment_declare.py."""
-    from experiment_declare import EPOCHS, LENGTH, SETS
+    """DECLARE and the paper's two baselines, outputs, epochs and length of rows as in declare_cells.py."""
+    from declare_cells import EPOCHS, LENGTH, SETS
     from xmc_fast import nn
 
     X, Y, X_test, _ = split

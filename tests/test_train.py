@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from xmc_fast.nn.train import Callback, Trainer, clip_gradients, cosine, linear  # noqa: E402
+from xmc_fast.nn.schedule import cosine, linear  # noqa: E402
+from xmc_fast.nn.train import Callback, Trainer, clip_gradients  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -30,8 +30,9 @@ from xmc_fast.nn.outputs import (
     top_precision,
 )
 from xmc_fast.nn.rewire import Rewire, sparse_layers
+from xmc_fast.nn.schedule import linear
 from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, csr_batches
-from xmc_fast.nn.train import Trainer, linear
+from xmc_fast.nn.train import Trainer
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _FORMAT = "xmc_fast.sparse_classifier"

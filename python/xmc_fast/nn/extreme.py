@@ -35,8 +35,9 @@ from xmc_fast.nn.outputs import (
     top_precision,
 )
 from xmc_fast.nn.rewire import Rewire, sparse_layers
+from xmc_fast.nn.schedule import linear
 from xmc_fast.nn.tokens import Encoder, Tokens, load_encoder, tokenize
-from xmc_fast.nn.train import Callback, Run, Trainer, linear
+from xmc_fast.nn.train import Callback, Run, Trainer
 
 _FORMAT = "xmc_fast.extreme_classifier"
 _POOLING = ("mean", "cls")

@@ -79,7 +79,7 @@ class Trainer:
     ----------
     optimizer : model -> optimizer, or a list of them (e.g. SparseAdam for embeddings beside AdamW).
     epochs, batch_size : length of the run; the last batch of an epoch may be smaller.
-    schedule : step fraction in [0, 1] -> factor on each learning rate (None: constant); see `cosine`, `linear`.
+    schedule : step fraction in [0, 1] -> factor on each learning rate (None: constant); see `xmc_fast.nn.schedule`.
     precision : "fp32", or "bf16" / "fp16" for autocast (fp16 with loss scaling).
     accumulate : batches per optimizer step; the gradient is their mean.
     clip_norm : largest gradient norm, or None.
@@ -425,28 +425,6 @@ class _State:
             "seed": t.seed,
             "steps": self.run.steps_per_epoch,
         }
-
-
-def cosine(warm_up: float = 0.0, floor: float = 0.0) -> Callable[[float], float]:
-    """Learning-rate factor: linear warm-up over that fraction of the run, then half a cosine down to floor."""
-
-    def factor(t: float) -> float:
-        if t < warm_up:
-            return (t + 1e-3) / (warm_up + 1e-3)
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (t - warm_up) / max(1 - warm_up, 1e-9)))
-
-    return factor
-
-
-def linear(warm_up: float = 0.0, floor: float = 0.0) -> Callable[[float], float]:
-    """Learning-rate factor: linear warm-up, then linear decay to floor."""
-
-    def factor(t: float) -> float:
-        if t < warm_up:
-            return (t + 1e-3) / (warm_up + 1e-3)
-        return 1 - (1 - floor) * (t - warm_up) / max(1 - warm_up, 1e-9)
-
-    return factor
 
 
 def clip_gradients(model: nn.Module, largest: float) -> None:
