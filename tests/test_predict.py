@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 from reference import predict as reference
-from xmc_fast import _core
 from xmc_fast.data import read_xmc
 from xmc_fast.model import ModelFormatError, SparseModel, merge_topk
 from xmc_fast.model import predict as layout_module
@@ -114,7 +113,7 @@ def test_ties_and_missing(simd, kind):
 
 def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
     rng = np.random.default_rng(5)
-    W = sp.csr_matrix(weights_like_trained(6000, 300, rng))
+    W = sp.csr_matrix(weights_like_trained(9000, 300, rng))
     X = sp.csr_matrix(rows(700, 300, rng, 0.1))
     expected = SparseModel(W).predict(X, 5, n_jobs=1)
 
@@ -127,7 +126,7 @@ def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
     same(SparseModel([W[:1], W[1:700], W[700:700], W[700:]]).predict(X, 5))
     same(sp.vstack([SparseModel(W).predict(X[i : i + 97], 5) for i in range(0, 700, 97)]).tocsr())
     whole = layout_module.build_layout(SparseModel(W).blocks, *W.shape, 1)
-    assert whole["sizes"][0] < 6000
+    assert whole["block"][0] < 9000
     monkeypatch.setattr(layout_module, "MIN_DENSITY", 2.0)
     postings = SparseModel(W).predict(X, 5)
     np.testing.assert_allclose(postings.data, expected.data, atol=1e-4)
@@ -186,7 +185,7 @@ def test_bounds_hold(simd, signs, bias):
     model = SparseModel(sp.csr_matrix(W.astype(np.float32)), bias=bias)
     layout = model.prepare()._layout
     assert layout["outlier"].size > 3000
-    assert layout["sizes"][1] >= (bias is not None)
+    assert layout["parts"][1] >= (bias is not None)  # heavy columns
     few, everything = model.predict(X, 6), model.predict(X, 1300)
     first = np.arange(100)[:, None] * 1300 + np.arange(6)
     np.testing.assert_array_equal(few.indices, everything.indices[first].ravel())
@@ -234,55 +233,65 @@ def test_bound_of_rounded_values_is_needed(simd, levels, sign):
     assert best_by_bounds(W, X) == [899]
 
 
-def test_block_size_does_not_change_bits():
-    """Postings cut into other blocks give the same bits."""
+def labels_of_all_sizes(labels, columns, rng):
+    """Sparse weights: a few labels have most columns, most labels have a few."""
+    sizes = np.minimum(columns, 3 + (columns / (1 + np.arange(labels) / 50)).astype(int))
+    order = rng.permutation(labels)
+    picked = [rng.choice(columns, size, replace=False) for size in sizes[order]]
+    ends = np.cumsum([0] + [len(p) for p in picked])
+    data = rng.normal(size=ends[-1]).astype(np.float32)
+    W = sp.csr_matrix((data, np.concatenate(picked), ends), shape=(labels, columns))
+    W.sort_indices()
+    return W
+
+
+def test_blocks_of_labels_with_few_and_many_weights(simd):
+    """Columns that are dense in one block, sparse or empty in another; rows in several groups."""
     rng = np.random.default_rng(6)
-    W = sp.csr_matrix(weights_like_trained(2000, 600, rng, 0.8))
-    X = sp.csr_matrix(rows(50, 600, rng))
+    W = labels_of_all_sizes(13000, 400, rng)
+    X = rows(70, 400, rng, 0.1)
     model = SparseModel(W)
-    arrays = layout_module.build_layout(model.blocks, *W.shape, 1)
-    expected = model.predict(X, 6)
-    slots = arrays["slot"]
-    sparse = np.flatnonzero(slots < -1)
-    built, n_dense = int(arrays["sizes"][0]), arrays["byte"].size // 2048
-    posting = np.dtype([("label", "<u2"), ("weight", "<f4")])
-    found = arrays["outlier"].view(posting)
-    outliers = [
-        (place // n_dense * built + int(found["label"][p]), place % n_dense, found["weight"][p])
-        for place in range(len(arrays["out_ptr"]) - 1)
-        for p in range(*arrays["out_ptr"][place : place + 2])
-    ]
-    assert len(outliers) > 100
+    layout = model.prepare()._layout
+    assert np.diff(W.indptr)[layout["label"]].tolist() == sorted(np.diff(W.indptr), reverse=True)
+    kinds = np.sign(layout["entry"].reshape(-1, 400) + 1) + (layout["entry"].reshape(-1, 400) >= 0)
+    assert len(kinds) == 4
+    assert (kinds[0] == 2).sum() > (kinds[-1] == 2).sum()
+    assert (kinds == -1).any()
+    S = reference.scores(W.toarray(), X)
+    few, everything = model.predict(X, 6), model.predict(X, 13000)
+    assert_exact(few, S, 6)
+    first = np.arange(70)[:, None] * 13000 + np.arange(6)
+    np.testing.assert_array_equal(few.indices, everything.indices[first].ravel())
+    np.testing.assert_array_equal(few.data, everything.data[first].ravel())
+    np.testing.assert_allclose(np.sort(everything.data[:13000]), np.sort(S[0]), atol=1e-5)
 
-    def entries(labels, weights):
-        both = np.empty(len(labels), posting)
-        both["label"], both["weight"] = labels, weights
-        return both.view(np.uint16)
 
-    for block in (64, 1024, 2048):
-        pieces = [W[i : i + block].tocsc()[:, sparse] for i in range(0, 2000, block)]
-        starts = np.cumsum([0] + [p.nnz for p in pieces])
-        ptr = np.concatenate([p.indptr + s for p, s in zip(pieces, starts, strict=False)] + [starts[-1:]])
-        lists = sorted((label // block * n_dense + slot, label % block, w) for label, slot, w in outliers)
-        ends = np.searchsorted([o[0] for o in lists], np.arange(-(-2000 // block) * n_dense + 1))
-        predictor = _core.PredictLayout(
-            2000,
-            600,
-            block,
-            int(arrays["sizes"][1]),
-            slots,
-            *(arrays[name] for name in ("value", "byte", "step", "error", "spread", "norm")),
-            ptr.astype(np.int64),
-            entries(np.concatenate([p.indices for p in pieces]), np.concatenate([p.data for p in pieces])),
-            ends.astype(np.int32),
-            entries([*(o[1] for o in lists), 0], [*(o[2] for o in lists), 0]),
-        )
-        none = np.empty(0, np.float32)
-        ids, values = predictor.topk(
-            X.indptr.astype(np.int64), X.indices, X.data, False, None, none, none, 6, 2
-        )
-        assert ids.tobytes() == expected.indices.tobytes()
-        assert values.tobytes() == expected.data.tobytes()
+@pytest.mark.parametrize("k", [5, 9000])
+def test_ties_across_blocks(simd, k):
+    """The lower label wins although its block comes last."""
+    W = np.zeros((9000, 30), np.float32)
+    W[:, 0] = 1
+    for label in range(9000):
+        W[label, 1 : 1 + label // 500] = 1
+    X = np.zeros((3, 30))
+    X[:, 0] = 0.5
+    top = SparseModel(sp.csr_matrix(W)).predict(X, k)
+    np.testing.assert_array_equal(top.indices.reshape(3, -1), [np.arange(k)] * 3)
+
+
+def test_calibration_follows_the_labels(simd):
+    """Scales and shifts are those of the labels, wherever the layout puts them."""
+    rng = np.random.default_rng(8)
+    W = labels_of_all_sizes(300, 60, rng)
+    X = rows(20, 60, rng, 0.3)
+    model = SparseModel(W)
+    scale = rng.uniform(0.5, 2, 300).astype(np.float32)
+    shift = rng.normal(size=300).astype(np.float32)
+    model.calibration = Calibration(scale, shift, 1.0, 0.0)
+    P = 1 / (1 + np.exp(-(reference.scores(W.toarray(), X) * scale + shift)))
+    for k in (3, 300):
+        top = model.predict(X, k, proba=True)
+        np.testing.assert_allclose(top.data.reshape(20, k), -np.sort(-P, axis=1)[:, :k], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -25,23 +25,21 @@ struct BlockArrays {
   }
 };
 
+// The memory of a buffer as an array of numbers: a Posting is three of 16 bits, a Cell two of 64, a
+// LayoutBlock six.
+template <class Number, class T>
+py::array_t<Number> take_as(Buffer<T>&& values) {
+  static_assert(sizeof(T) % sizeof(Number) == 0);
+  auto owner = std::make_unique<Buffer<T>>(std::move(values));
+  auto* data = reinterpret_cast<Number*>(owner->data());
+  const auto size =
+      static_cast<py::ssize_t>(owner->size()) * static_cast<py::ssize_t>(sizeof(T) / sizeof(Number));
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<T>*>(p); });
+  return py::array_t<Number>({size}, {static_cast<py::ssize_t>(sizeof(Number))}, data, free);
+}
 template <class T>
 py::array_t<T> take(Buffer<T>&& values) {
-  auto owner = std::make_unique<Buffer<T>>(std::move(values));
-  T* data = owner->data();
-  const auto size = static_cast<py::ssize_t>(owner->size());
-  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<T>*>(p); });
-  return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
-}
-
-// Postings as three numbers of 16 bits each.
-static_assert(sizeof(Posting) == 3 * sizeof(uint16_t));
-py::array_t<uint16_t> take_postings(Buffer<Posting>&& postings) {
-  auto owner = std::make_unique<Buffer<Posting>>(std::move(postings));
-  auto* data = reinterpret_cast<uint16_t*>(owner->data());
-  const auto size = static_cast<py::ssize_t>(3 * owner->size());
-  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<Posting>*>(p); });
-  return py::array_t<uint16_t>({size}, {static_cast<py::ssize_t>(sizeof(uint16_t))}, data, free);
+  return take_as<T>(std::move(values));
 }
 const Posting* postings(const Array<uint16_t>& numbers) {
   return reinterpret_cast<const Posting*>(numbers.data());
@@ -54,85 +52,79 @@ py::tuple build_layout(int64_t labels, int64_t columns, const std::vector<py::tu
     parts.push_back({py::cast<int64_t>(b[0]), py::cast<Array<int64_t>>(b[1]), py::cast<py::array>(b[2]),
                      py::cast<Array<float>>(b[3])});
   }
-  std::vector<ColumnStats> stats(static_cast<size_t>(columns));
+  std::vector<int64_t> sizes(static_cast<size_t>(labels));
   int64_t nnz = 0;
   for (const auto& part : parts) {
-    part.visit(columns, [&](const auto& rows) {
-      py::gil_scoped_release nogil;
-      count_columns(rows.indices, rows.data, rows.nnz(), stats);
-      nnz += rows.nnz();
-    });
+    const int64_t* indptr = part.indptr.data();
+    for (int64_t r = 0; r + 1 < part.indptr.size(); ++r) {
+      nnz += sizes[static_cast<size_t>(part.first_label + r)] = indptr[r + 1] - indptr[r];
+    }
   }
-  const auto budget = static_cast<int64_t>(budget_ratio * static_cast<double>(nnz) * 8);
-  LayoutBuilder builder(labels, plan_layout(labels, stats, min_density, budget));
-  for (const auto& part : parts) {
-    part.visit(columns, [&](const auto& rows) {
-      py::gil_scoped_release nogil;
-      builder.count(part.first_label, rows);
-    });
-  }
-  builder.start_fill();
-  for (const auto& part : parts) {
-    part.visit(columns, [&](const auto& rows) {
-      py::gil_scoped_release nogil;
-      builder.fill(part.first_label, rows, threads);
-    });
-  }
-  builder.finish();
+  LayoutBuilder builder(columns, sizes);
+  const auto for_each = [&](auto&& call) {
+    for (const auto& part : parts) {
+      part.visit(columns, [&](const auto& rows) {
+        py::gil_scoped_release nogil;
+        call(part.first_label, rows);
+      });
+    }
+  };
+  for_each([&](int64_t first_label, const auto& rows) { builder.count(first_label, rows); });
+  builder.plan(min_density, static_cast<int64_t>(budget_ratio * static_cast<double>(nnz) * 8));
+  for_each([&](int64_t first_label, const auto& rows) { builder.fill(first_label, rows, threads); });
+  builder.plan_cells();
+  for_each([&](int64_t first_label, const auto& rows) { builder.fill_cells(first_label, rows, threads); });
   return py::make_tuple(
-      std::pair(builder.plan.block, builder.plan.n_heavy), to_numpy(std::move(builder.plan.slot)),
-      take(std::move(builder.value)), take(std::move(builder.byte)), take(std::move(builder.step)),
-      take(std::move(builder.error)), take(std::move(builder.spread)), take(std::move(builder.norm)),
-      take(std::move(builder.ptr)), take_postings(std::move(builder.posting)),
-      take(std::move(builder.out_ptr)), take_postings(std::move(builder.outlier)));
+      builder.block, take(std::move(builder.label)), take_as<int64_t>(std::move(builder.parts)),
+      take(std::move(builder.entry)), take_as<int64_t>(std::move(builder.cell)),
+      take(std::move(builder.weight)), take(std::move(builder.heavy)), take(std::move(builder.byte)),
+      take(std::move(builder.step)), take(std::move(builder.error)), take(std::move(builder.spread)),
+      take(std::move(builder.norm)), take_as<uint16_t>(std::move(builder.posting)),
+      take(std::move(builder.out_ptr)), take_as<uint16_t>(std::move(builder.outlier)));
 }
 
 // Holds the arrays of a layout (built or mapped from disk) and predicts with them.
 class PredictLayout {
  public:
-  PredictLayout(int64_t labels, int64_t columns, int64_t block, int64_t heavy, Array<int32_t> slot,
-                Array<float> value, Array<int8_t> byte, Array<float> step, Array<float> error,
-                Array<float> spread, Array<float> norm, Array<int64_t> ptr, Array<uint16_t> posting,
-                Array<int32_t> out_ptr, Array<uint16_t> outlier)
-      : slot_(std::move(slot)),
-        value_(std::move(value)),
+  PredictLayout(int64_t labels, int64_t columns, int64_t block, Array<int32_t> label, Array<int64_t> parts,
+                Array<int32_t> entry, Array<int64_t> cell, Array<float> weight, Array<float> heavy,
+                Array<int8_t> byte, Array<float> step, Array<float> error, Array<float> spread,
+                Array<float> norm, Array<uint16_t> posting, Array<int32_t> out_ptr, Array<uint16_t> outlier)
+      : label_(std::move(label)),
+        parts_(std::move(parts)),
+        entry_(std::move(entry)),
+        cell_(std::move(cell)),
+        weight_(std::move(weight)),
+        heavy_(std::move(heavy)),
         byte_(std::move(byte)),
         step_(std::move(step)),
         error_(std::move(error)),
         spread_(std::move(spread)),
         norm_(std::move(norm)),
-        ptr_(std::move(ptr)),
         posting_(std::move(posting)),
         out_ptr_(std::move(out_ptr)),
         outlier_(std::move(outlier)) {
-    const int64_t padded = (labels + kTile - 1) / kTile * kTile;
-    const int64_t blocks = block > 0 ? (labels + block - 1) / block : 0;
     if (block <= 0 || block % kTile) throw std::invalid_argument("block must be a multiple of the tile");
     view_.labels = labels;
     view_.columns = columns;
-    view_.n_dense = padded ? value_.size() / padded : 0;
-    view_.n_heavy = heavy;
-    view_.n_sparse = blocks ? (ptr_.size() - 1) / blocks - 1 : 0;
     view_.block = block;
-    view_.slot = slot_.data();
-    view_.value = value_.data();
+    view_.label = label_.data();
+    view_.parts = reinterpret_cast<const LayoutBlock*>(parts_.data());
+    view_.entry = entry_.data();
+    view_.cell = reinterpret_cast<const Cell*>(cell_.data());
+    view_.weight = weight_.data();
+    view_.heavy = heavy_.data();
     view_.byte = byte_.data();
     view_.step = step_.data();
     view_.error = error_.data();
     view_.spread = spread_.data();
     view_.norm = norm_.data();
-    view_.ptr = ptr_.data();
     view_.posting = postings(posting_);
     view_.out_ptr = out_ptr_.data();
     view_.outlier = postings(outlier_);
-    bool fits = slot_.size() == columns && value_.size() == padded * view_.n_dense &&
-                byte_.size() == value_.size() && 0 <= heavy && heavy <= view_.n_dense &&
-                ptr_.size() == blocks * (view_.n_sparse + 1) + 1 &&
-                3 * ptr_.data()[ptr_.size() - 1] == posting_.size() &&
-                out_ptr_.size() == blocks * view_.n_dense + 1 &&
-                int64_t{3} * (out_ptr_.data()[out_ptr_.size() - 1] + 1) == outlier_.size();
-    for (const auto* per_label : {&step_, &error_, &spread_, &norm_}) fits &= per_label->size() == padded;
-    if (!fits) throw std::invalid_argument("the arrays of the layout do not fit together");
+    if (!fits()) throw std::invalid_argument("the arrays of the layout do not fit together");
+    most_ = tile_bounds(view_);
+    view_.most = most_.data();
   }
 
   py::tuple topk(const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
@@ -157,14 +149,39 @@ class PredictLayout {
   }
 
  private:
-  Array<int32_t> slot_;
-  Array<float> value_;
+  bool fits() const {
+    const int64_t blocks = view_.blocks();
+    bool fit = label_.size() == view_.labels && parts_.size() == 6 * blocks &&
+               entry_.size() == blocks * view_.columns && byte_.size() == cell_.size() / 2 * kTile &&
+               out_ptr_.size() > 0;
+    for (const auto* per_label : {&step_, &error_, &spread_, &norm_}) {
+      fit = fit && per_label->size() == view_.tiles() * kTile;
+    }
+    int64_t cells = 0, heavy = 0, slots = 0;
+    for (int64_t b = 0; fit && b < blocks; ++b) {
+      const LayoutBlock& part = view_.parts[b];
+      fit = part.first_cell == cells && part.first_heavy == heavy && part.first_slot == slots &&
+            0 <= part.n_heavy && part.n_heavy <= part.n_dense && 0 <= part.first_posting &&
+            3 * part.first_posting <= posting_.size();
+      cells += view_.tiles_of(b) * part.n_dense;
+      heavy += view_.tiles_of(b) * part.n_heavy * kTile;
+      slots += part.n_dense;
+    }
+    return fit && cell_.size() == 2 * cells && heavy_.size() == heavy && out_ptr_.size() == slots + 1 &&
+           int64_t{3} * (out_ptr_.data()[slots] + 1) == outlier_.size();
+  }
+
+  Array<int32_t> label_;
+  Array<int64_t> parts_;
+  Array<int32_t> entry_;
+  Array<int64_t> cell_;
+  Array<float> weight_, heavy_;
   Array<int8_t> byte_;
   Array<float> step_, error_, spread_, norm_;
-  Array<int64_t> ptr_;
   Array<uint16_t> posting_;
   Array<int32_t> out_ptr_;
   Array<uint16_t> outlier_;
+  std::vector<TileBounds> most_;
   LayoutView view_;
 };
 
@@ -189,21 +206,22 @@ py::tuple merge(const std::vector<py::tuple>& lists, int64_t k, int threads) {
 }  // namespace
 
 void bind_predict(py::module_& m) {
-  m.def(
-      "build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
-      py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
-      "The arrays of a prediction layout: (block, heavy), slot, value, byte, step, error, spread, norm, ptr, "
-      "posting, out_ptr, outlier.");
+  m.def("build_layout", &build_layout, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
+        py::arg("min_density"), py::arg("budget_ratio"), py::arg("threads"),
+        "The block size and the arrays of a prediction layout: label, parts, entry, cell, weight, heavy, "
+        "byte, step, error, "
+        "spread, norm, posting, out_ptr, outlier.");
   m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
   py::class_<PredictLayout>(m, "PredictLayout")
-      .def(py::init<int64_t, int64_t, int64_t, int64_t, Array<int32_t>, Array<float>, Array<int8_t>,
-                    Array<float>, Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<uint16_t>,
-                    Array<int32_t>, Array<uint16_t>>(),
-           py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("heavy"),
-           py::arg("slot").noconvert(), py::arg("value").noconvert(), py::arg("byte").noconvert(),
+      .def(py::init<int64_t, int64_t, int64_t, Array<int32_t>, Array<int64_t>, Array<int32_t>, Array<int64_t>,
+                    Array<float>, Array<float>, Array<int8_t>, Array<float>, Array<float>, Array<float>,
+                    Array<float>, Array<uint16_t>, Array<int32_t>, Array<uint16_t>>(),
+           py::arg("labels"), py::arg("columns"), py::arg("block"), py::arg("label").noconvert(),
+           py::arg("parts").noconvert(), py::arg("entry").noconvert(), py::arg("cell").noconvert(),
+           py::arg("weight").noconvert(), py::arg("heavy").noconvert(), py::arg("byte").noconvert(),
            py::arg("step").noconvert(), py::arg("error").noconvert(), py::arg("spread").noconvert(),
-           py::arg("norm").noconvert(), py::arg("ptr").noconvert(), py::arg("posting").noconvert(),
-           py::arg("out_ptr").noconvert(), py::arg("outlier").noconvert())
+           py::arg("norm").noconvert(), py::arg("posting").noconvert(), py::arg("out_ptr").noconvert(),
+           py::arg("outlier").noconvert())
       .def("topk", &PredictLayout::topk, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
            py::arg("data").noconvert(), py::arg("normalize"), py::arg("bias"), py::arg("scale").noconvert(),
            py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));

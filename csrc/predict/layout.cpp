@@ -1,6 +1,7 @@
 #include "predict/layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -12,212 +13,290 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kMinBlock = 1024;
-constexpr int64_t kFewLabels = 4096;
-constexpr int64_t kMaxBlock = 65536;  // positions are 16 bit
+constexpr int64_t kFewLabels = 8192;  // all in one block
+constexpr int64_t kMinBlock = 4096;
+constexpr int64_t kMaxBlock = 65536;  // places are 16 bit
 constexpr int64_t kMostHeavy = 128;   // a heavy column has at least this fraction of all squares
 constexpr float kSmallestStep = 1e-30f;
-constexpr size_t kFewDense = 1536;      // columns: their bytes of a tile stay in a near cache,
-constexpr double kLessDense = 2. / 3.;  // so that this share of the least density is enough
+constexpr int64_t kFewDense = 8192;  // columns: their bytes of a tile stay in a near cache,
+constexpr double kLessDense = 0.5;   // so that this share of the least density is enough
+constexpr int32_t kDense = 0;        // of an entry that is not numbered yet
 
-// Large blocks have few lists to look up, small ones leave room for many rows that share a tile's weights
-// from the cache, which counts with many labels. The table of list starts should not be larger than half the
-// postings.
-int64_t choose_block(int64_t labels, int64_t n_sparse, int64_t postings) {
-  const int64_t padded = (labels + kTile - 1) / kTile * kTile;
+// Large blocks have few entries to look up, small ones have labels that are alike, and leave room for many
+// rows that share a tile's weights from the cache. The entries should not take more than half of the weights.
+int64_t choose_block(int64_t labels, int64_t columns, int64_t weights) {
+  if (labels <= kFewLabels) return std::max<int64_t>(1, chunk_count(labels, kTile)) * kTile;
   int64_t block = kMinBlock;
-  while (block < kFewLabels && block * labels < kFewLabels * kFewLabels) block *= 2;
-  while (block < kMaxBlock && chunk_count(labels, block) * n_sparse * 8 > postings * 3 + (1 << 20)) {
-    block *= 2;
-  }
-  return std::max<int64_t>(kTile, std::min(block, padded));
+  while (block < kMaxBlock && chunk_count(labels, block) * columns * 4 > weights * 3 + (1 << 20)) block *= 2;
+  return block;
 }
 
 }  // namespace
 
-template <class Index>
-void count_columns(const Index* indices, const float* data, int64_t n, std::vector<ColumnStats>& stats) {
-  for (int64_t i = 0; i < n; ++i) {
-    ColumnStats& column = stats[static_cast<size_t>(indices[i])];
-    ++column.nnz;
-    column.squares += static_cast<double>(data[i]) * data[i];
-  }
-}
-
-LayoutPlan plan_layout(int64_t labels, const std::vector<ColumnStats>& stats, double min_density,
-                       int64_t budget) {
-  std::vector<int32_t> order(stats.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto sort_by = [&](auto key) {
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return key(stats[static_cast<size_t>(a)]) > key(stats[static_cast<size_t>(b)]);
-    });
-  };
-  // NaN counts as the largest, so that the order stays a strict one.
-  const auto squares = [](const ColumnStats& c) {
-    return c.squares == c.squares ? c.squares : std::numeric_limits<double>::infinity();
-  };
-  sort_by([](const ColumnStats& c) { return c.nnz; });
-  const int64_t bytes = chunk_count(labels, kTile) * kTile * static_cast<int64_t>(sizeof(float) + 1);
-  const auto room = static_cast<size_t>(std::min(bytes ? budget / bytes : 0, kMostDense));
-  const double enough = std::max(1.0, min_density * static_cast<double>(labels));
-  size_t dense = 0;
-  while (dense < std::min(room, order.size()) &&
-         static_cast<double>(stats[static_cast<size_t>(order[dense])].nnz) >=
-             (dense < kFewDense ? enough * kLessDense : enough)) {
-    ++dense;
-  }
-  order.resize(dense);
-  std::sort(order.begin(), order.end());
-  sort_by(squares);
-
-  LayoutPlan plan;
-  plan.slot.assign(stats.size(), kEmpty);
-  double total = 0;
-  for (const auto& c : stats) total += c.squares;
-  for (int32_t c : order) {
-    plan.slot[static_cast<size_t>(c)] = static_cast<int32_t>(plan.n_dense++);
-    plan.n_heavy +=
-        plan.n_heavy < kMostHeavy && squares(stats[static_cast<size_t>(c)]) * double{kMostHeavy} >= total;
-  }
-  int64_t postings = 0;
-  for (size_t c = 0; c < stats.size(); ++c) {
-    if (plan.slot[c] != kEmpty || stats[c].nnz == 0) continue;
-    plan.slot[c] = -2 - static_cast<int32_t>(plan.n_sparse++);
-    postings += stats[c].nnz;
-  }
-  plan.block = choose_block(labels, plan.n_sparse, postings);
-  return plan;
-}
-
-LayoutBuilder::LayoutBuilder(int64_t labels_, LayoutPlan plan_)
-    : plan(std::move(plan_)),
-      labels(labels_),
-      value(chunk_count(labels_, kTile) * plan.n_dense * kTile),
-      byte(value.size()),
-      step(chunk_count(labels_, kTile) * kTile),
+LayoutBuilder::LayoutBuilder(int64_t columns_, const std::vector<int64_t>& sizes)
+    : labels(static_cast<int64_t>(sizes.size())),
+      columns(columns_),
+      block(choose_block(labels, columns_, std::accumulate(sizes.begin(), sizes.end(), int64_t{0}))),
+      label(labels),
+      parts(chunk_count(labels, block)),
+      entry(parts.size() * columns_),
+      step(chunk_count(labels, kTile) * kTile),
       error(step.size()),
       spread(step.size()),
       norm(step.size()),
-      ptr(chunk_count(labels_, plan.block) * (plan.n_sparse + 1) + 1),
-      outliers_(static_cast<size_t>(chunk_count(labels_, plan.block))) {}
+      place_(sizes.size()),
+      counts_(static_cast<size_t>(entry.size())),
+      squares_(static_cast<size_t>(entry.size())),
+      outliers_(static_cast<size_t>(parts.size())) {
+  int32_t* order = label.data();
+  std::iota(order, order + labels, 0);
+  std::stable_sort(order, order + labels, [&](int32_t a, int32_t b) {
+    return sizes[static_cast<size_t>(a)] > sizes[static_cast<size_t>(b)];
+  });
+  for (int64_t p = 0; p < labels; ++p) place_[static_cast<size_t>(order[p])] = static_cast<int32_t>(p);
+}
 
 template <class Index>
 void LayoutBuilder::count(int64_t first_label, const CsrView<Index>& rows) {
   for (int64_t r = 0; r < rows.rows; ++r) {
-    int64_t* counts = ptr.data() + (first_label + r) / plan.block * (plan.n_sparse + 1);
+    const int64_t b = place_[static_cast<size_t>(first_label + r)] / block;
+    uint32_t* counts = counts_.data() + b * columns;
+    float* squares = squares_.data() + b * columns;
     for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
-      const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
-      if (slot < kEmpty) ++counts[-2 - slot];
+      ++counts[rows.indices[p]];
+      squares[rows.indices[p]] += rows.data[p] * rows.data[p];
     }
   }
 }
 
-void LayoutBuilder::start_fill() {
-  int64_t total = 0;
-  for (int64_t i = 0; i < ptr.size(); ++i) {
-    const int64_t count = ptr[i];
-    ptr[i] = total;  // a list's start; fill() moves it to its end
-    total += count;
+void LayoutBuilder::choose_dense(double min_density, int64_t budget) {
+  struct Choice {
+    double density;
+    int64_t at;
+  };
+  std::vector<Choice> all, of_block;
+  for (int64_t b = 0; b < parts.size(); ++b) {
+    of_block.clear();
+    const auto in_block = static_cast<double>(std::min(block, labels - b * block));
+    for (int64_t at = b * columns; at < (b + 1) * columns; ++at) {
+      const double density = counts_[static_cast<size_t>(at)] / in_block;
+      entry[at] = kEmpty;
+      if (counts_[static_cast<size_t>(at)] && density >= min_density * kLessDense) {
+        of_block.push_back({density, at});
+      }
+    }
+    std::stable_sort(of_block.begin(), of_block.end(),
+                     [](const Choice& a, const Choice& b) { return a.density > b.density; });
+    int64_t n = 0;
+    while (n < std::min(static_cast<int64_t>(of_block.size()), kMostDense) &&
+           (n < kFewDense || of_block[static_cast<size_t>(n)].density >= min_density)) {
+      ++n;
+    }
+    all.insert(all.end(), of_block.begin(), of_block.begin() + n);
   }
-  posting = Buffer<Posting>(total);
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Choice& a, const Choice& b) { return a.density > b.density; });
+  for (const Choice& choice : all) {
+    const int64_t b = choice.at / columns;
+    budget -= chunk_count(std::min(block, labels - b * block), kTile) * (kTile + int64_t{sizeof(Cell)});
+    if (budget < 0) break;
+    entry[choice.at] = kDense;
+    ++parts[b].n_dense;
+  }
 }
 
-template <class Index>
-void LayoutBuilder::fill(int64_t first_label, const CsrView<Index>& rows, int threads) {
-  const int64_t first_block = first_label / plan.block;
-  const int64_t last_block = rows.rows ? (first_label + rows.rows - 1) / plan.block + 1 : first_block;
-  parallel_for(last_block - first_block, threads, [&](int64_t unit, int) {
-    const int64_t b = first_block + unit;
-    const int64_t from = std::max<int64_t>(b * plan.block - first_label, 0);
-    const int64_t to = std::min<int64_t>((b + 1) * plan.block - first_label, rows.rows);
-    int64_t* next = ptr.data() + b * (plan.n_sparse + 1);
-    std::vector<float> sizes;
-    for (int64_t r = from; r < to; ++r) {
-      const int64_t l = first_label + r;
-      for (int64_t p = rows.begin(r); p < rows.end(r); ++p) {
-        const int32_t slot = plan.slot[static_cast<size_t>(rows.indices[p])];
-        if (slot >= 0) continue;
-        posting[next[-2 - slot]++] = {static_cast<uint16_t>(l - b * plan.block), rows.data[p]};
+// Heavy columns first, the others from left to right; lists of the sparse ones behind each other.
+void LayoutBuilder::number_columns(int64_t b) {
+  LayoutBlock& part = parts[b];
+  int32_t* entries = entry.data() + b * columns;
+  uint32_t* counts = counts_.data() + b * columns;
+  const float* squares = squares_.data() + b * columns;
+  double total = 0;
+  for (int64_t c = 0; c < columns; ++c) total += squares[c];
+  const bool any = total > 0 && total < std::numeric_limits<double>::infinity();
+  const auto is_heavy = [&](int64_t c) { return any && double{squares[c]} * double{kMostHeavy} >= total; };
+  for (int64_t c = 0; c < columns; ++c) part.n_heavy += entries[c] == kDense && is_heavy(c);
+  int32_t next_heavy = 0, next = static_cast<int32_t>(part.n_heavy);
+  int64_t postings = 0;
+  for (int64_t c = 0; c < columns; ++c) {
+    if (entries[c] == kDense) {
+      entries[c] = is_heavy(c) ? next_heavy++ : next++;
+    } else if (counts[c]) {
+      if (postings > std::numeric_limits<int32_t>::max() - 4) {
+        throw std::length_error("the model has too many weights for one prediction layout");
       }
-      const int64_t begin = rows.begin(r);
-      fill_dense(l, rows.indices + begin, rows.data + begin, rows.end(r) - begin, sizes);
+      entries[c] = static_cast<int32_t>(-2 - postings);
+      postings += counts[c] + 1;
+    }
+  }
+  if (b + 1 < parts.size()) {
+    const int64_t tiles = block / kTile;
+    parts[b + 1].first_cell = part.first_cell + tiles * part.n_dense;
+    parts[b + 1].first_heavy = part.first_heavy + tiles * part.n_heavy * kTile;
+    parts[b + 1].first_slot = part.first_slot + part.n_dense;
+    parts[b + 1].first_posting = part.first_posting + postings;
+  } else {
+    const int64_t tiles = chunk_count(labels - b * block, kTile);
+    cell = Buffer<Cell>(part.first_cell + tiles * part.n_dense);
+    byte = Buffer<int8_t>(cell.size() * kTile);
+    heavy = Buffer<float>(part.first_heavy + tiles * part.n_heavy * kTile);
+    out_ptr = Buffer<int32_t>(part.first_slot + part.n_dense + 1);
+    posting = Buffer<Posting>(part.first_posting + postings);
+  }
+}
+
+void LayoutBuilder::plan(double min_density, int64_t budget) {
+  choose_dense(min_density, budget);
+  if (!parts.size()) out_ptr = Buffer<int32_t>(1);
+  for (int64_t b = 0; b < parts.size(); ++b) number_columns(b);
+  squares_ = {};
+  for (int64_t b = 0; b < parts.size(); ++b) {
+    for (int64_t at = b * columns; at < (b + 1) * columns; ++at) {
+      if (entry[at] >= kEmpty) continue;
+      const int64_t offset = -2 - int64_t{entry[at]};
+      posting[parts[b].first_posting + offset] = Posting::head(counts_[static_cast<size_t>(at)]);
+      counts_[static_cast<size_t>(at)] = static_cast<uint32_t>(offset + 1);
+    }
+  }
+}
+
+template <class Index, class Fn>
+void LayoutBuilder::for_labels(int64_t first_label, const CsrView<Index>& rows, int threads, const Fn& fn) {
+  parallel_for(parts.size(), threads, [&](int64_t b, int) {
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int64_t place = place_[static_cast<size_t>(first_label + r)], p = rows.begin(r);
+      if (place / block == b) fn(place, rows.indices + p, rows.data + p, rows.size(r));
     }
   });
 }
 
 template <class Index>
-void LayoutBuilder::fill_dense(int64_t l, const Index* columns, const float* weights, int64_t n,
+void LayoutBuilder::fill(int64_t first_label, const CsrView<Index>& rows, int threads) {
+  for_labels(first_label, rows, threads,
+             [&](int64_t place, const Index* of, const float* weights, int64_t n) {
+               const int64_t b = place / block;
+               uint32_t* next = counts_.data() + b * columns;
+               const int32_t* entries = entry.data() + b * columns;
+               Posting* postings = posting.data() + parts[b].first_posting;
+               std::vector<float> sizes;
+               for (int64_t p = 0; p < n; ++p) {
+                 if (entries[of[p]] >= kEmpty) continue;
+                 postings[next[of[p]]++] = {static_cast<uint16_t>(place - b * block), weights[p]};
+               }
+               fill_dense(place, of, weights, n, sizes);
+             });
+}
+
+template <class Index>
+void LayoutBuilder::fill_dense(int64_t place, const Index* of, const float* weights, int64_t n,
                                std::vector<float>& sizes) {
-  const auto slot_of = [&](int64_t p) { return plan.slot[static_cast<size_t>(columns[p])]; };
+  const int64_t b = place / block, lane = place % kTile;
+  const LayoutBlock& part = parts[b];
+  const int32_t* entries = entry.data() + b * columns;
   double squares = 0;
   sizes.clear();
   for (int64_t p = 0; p < n; ++p) {
     squares += static_cast<double>(weights[p]) * weights[p];
-    if (slot_of(p) >= plan.n_heavy) sizes.push_back(std::abs(weights[p]));
-  }
-  const bool finite = squares < std::numeric_limits<double>::infinity();
-  step[l] = kSmallestStep;
-  if (finite && !sizes.empty()) {
-    const auto out = static_cast<std::ptrdiff_t>(kOutliers * static_cast<double>(sizes.size()));
-    std::nth_element(sizes.begin(), sizes.begin() + out, sizes.end(), std::greater<>());
-    step[l] = std::max(sizes[static_cast<size_t>(out)] / 127, kSmallestStep);
-  }
-  const int64_t tile = l / kTile * plan.n_dense, block = l / plan.block;
-  const double unit = step[l];
-  double most = 0, spread_squares = 0;
-  for (int64_t p = 0; p < n; ++p) {
-    const int32_t slot = slot_of(p);
-    if (slot < 0) continue;
-    const double q = slot < plan.n_heavy || !finite ? 0 : std::nearbyint(weights[p] / unit);
-    if (std::abs(q) > 127) {
-      outliers_[static_cast<size_t>(block)].push_back(
-          {slot, {static_cast<uint16_t>(l - block * plan.block), weights[p]}});
-      continue;
-    }
-    value[(tile + slot) * kTile + l % kTile] = weights[p];
-    if (slot < plan.n_heavy) continue;
-    byte[(tile + slot) * kTile + byte_place(l % kTile)] = static_cast<int8_t>(q);
-    most = std::max(most, std::abs(weights[p] - q * unit));
-    spread_squares += q * unit * q * unit;
+    if (entries[of[p]] >= part.n_heavy) sizes.push_back(std::abs(weights[p]));
   }
   constexpr double kUp = 1 + 1e-6;  // more than the sums and the conversion can lose
   constexpr float kInfinite = std::numeric_limits<float>::infinity();
-  norm[l] = finite ? static_cast<float>(std::sqrt(squares) * kUp) : kInfinite;
-  error[l] = finite ? static_cast<float>(most * kUp + 1e-25) : kInfinite;
-  spread[l] = finite ? static_cast<float>(std::sqrt(spread_squares) * kUp) : kInfinite;
+  const bool finite = squares < kInfinite;
+  norm[place] = finite ? static_cast<float>(std::sqrt(squares) * kUp) : kInfinite;
+  step[place] = kSmallestStep;
+  if (finite && !sizes.empty()) {
+    const auto out = static_cast<std::ptrdiff_t>(kOutliers * static_cast<double>(sizes.size()));
+    std::nth_element(sizes.begin(), sizes.begin() + out, sizes.end(), std::greater<>());
+    step[place] = std::max(sizes[static_cast<size_t>(out)] / 127, kSmallestStep);
+  }
+  const int64_t tile = (place - b * block) / kTile, first = part.first_cell + tile * part.n_dense;
+  double most = 0, spread_squares = 0;
+  for (int64_t p = 0; p < n; ++p) {
+    const int32_t slot = entries[of[p]];
+    if (slot < 0) continue;
+    const double q = rounded(place, slot < part.n_heavy, weights[p]);
+    if (std::abs(q) > 127) {
+      outliers_[static_cast<size_t>(b)].push_back(
+          {slot, {static_cast<uint16_t>(place - b * block), weights[p]}});
+      continue;
+    }
+    cell[first + slot].mask |= uint64_t{1} << lane;
+    if (slot < part.n_heavy) {
+      heavy[part.first_heavy + (tile * part.n_heavy + slot) * kTile + lane] = weights[p];
+      continue;
+    }
+    byte[(first + slot) * kTile + byte_place(lane)] = static_cast<int8_t>(q);
+    const double whole = q * step[place];
+    most = std::max(most, std::abs(weights[p] - whole));
+    spread_squares += whole * whole;
+  }
+  error[place] = finite ? static_cast<float>(most * kUp + 1e-25) : kInfinite;
+  spread[place] = finite ? static_cast<float>(std::sqrt(spread_squares) * kUp) : kInfinite;
 }
 
-void LayoutBuilder::finish() {
-  // Each list's entry holds its end, which is the next one's start.
-  for (int64_t i = ptr.size() - 1; i > 0; --i) ptr[i] = ptr[i - 1];
-  ptr[0] = 0;
-  // Outliers by slot within their block; labels stay ascending.
+void LayoutBuilder::plan_cells() {
+  uint64_t total = 0;
+  for (int64_t c = 0; c < cell.size(); ++c) {
+    cell[c].first = total;
+    total += static_cast<uint64_t>(std::popcount(cell[c].mask));
+  }
+  weight = Buffer<float>(static_cast<int64_t>(total));
+  sort_outliers();
+}
+
+template <class Index>
+void LayoutBuilder::fill_cells(int64_t first_label, const CsrView<Index>& rows, int threads) {
+  for_labels(first_label, rows, threads,
+             [&](int64_t place, const Index* of, const float* weights, int64_t n) {
+               const int64_t b = place / block;
+               const LayoutBlock& part = parts[b];
+               const int32_t* entries = entry.data() + b * columns;
+               const Cell* cells = cell.data() + part.first_cell + (place - b * block) / kTile * part.n_dense;
+               for (int64_t p = 0; p < n; ++p) {
+                 const int32_t slot = entries[of[p]];
+                 if (slot < 0 || std::abs(rounded(place, slot < part.n_heavy, weights[p])) > 127) continue;
+                 const auto [mask, first] = cells[slot];
+                 const int before = std::popcount(mask & ((uint64_t{1} << place % kTile) - 1));
+                 weight[static_cast<int64_t>(first) + before] = weights[p];
+               }
+             });
+}
+
+// Outliers by slot within their block, in the order they came in.
+void LayoutBuilder::sort_outliers() {
   size_t total = 0;
-  for (const auto& part : outliers_) total += part.size();
+  for (const auto& of_block : outliers_) total += of_block.size();
   if (total > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     throw std::length_error("the model has too many weights for one prediction layout");
   }
-  out_ptr = Buffer<int32_t>(static_cast<int64_t>(outliers_.size()) * plan.n_dense + 1);
   outlier = Buffer<Posting>(static_cast<int64_t>(total) + 1);
   int32_t end = 0;
-  for (size_t b = 0; b < outliers_.size(); ++b) {
-    int32_t* next = out_ptr.data() + static_cast<int64_t>(b) * plan.n_dense;
-    for (const Outlier& o : outliers_[b]) ++next[o.slot];
-    for (int64_t s = 0; s < plan.n_dense; ++s) end = (next[s] += end);  // a list's end; filled backwards
-    for (auto o = outliers_[b].rbegin(); o != outliers_[b].rend(); ++o) {
-      outlier[--next[o->slot]] = o->posting;
-    }
+  for (int64_t b = 0; b < parts.size(); ++b) {
+    const auto& of_block = outliers_[static_cast<size_t>(b)];
+    int32_t* next = out_ptr.data() + parts[b].first_slot;
+    for (const Outlier& o : of_block) ++next[o.slot];
+    for (int64_t s = 0; s < parts[b].n_dense; ++s) end = (next[s] += end);  // a list's end; filled backwards
+    for (auto o = of_block.rbegin(); o != of_block.rend(); ++o) outlier[--next[o->slot]] = o->posting;
   }
   out_ptr[out_ptr.size() - 1] = end;
   outliers_.clear();
 }
 
-template void count_columns(const int32_t*, const float*, int64_t, std::vector<ColumnStats>&);
-template void count_columns(const uint16_t*, const float*, int64_t, std::vector<ColumnStats>&);
+std::vector<TileBounds> tile_bounds(const LayoutView& layout) {
+  std::vector<TileBounds> most(static_cast<size_t>(layout.tiles()));
+  const auto largest = [](const float* of_tile) { return *std::max_element(of_tile, of_tile + kTile); };
+  for (int64_t t = 0; t < layout.tiles(); ++t) {
+    most[static_cast<size_t>(t)] = {largest(layout.error + t * kTile), largest(layout.spread + t * kTile),
+                                    largest(layout.norm + t * kTile)};
+  }
+  return most;
+}
+
 template void LayoutBuilder::count(int64_t, const CsrView<int32_t>&);
 template void LayoutBuilder::count(int64_t, const CsrView<uint16_t>&);
 template void LayoutBuilder::fill(int64_t, const CsrView<int32_t>&, int);
 template void LayoutBuilder::fill(int64_t, const CsrView<uint16_t>&, int);
+template void LayoutBuilder::fill_cells(int64_t, const CsrView<int32_t>&, int);
+template void LayoutBuilder::fill_cells(int64_t, const CsrView<uint16_t>&, int);
 
 }  // namespace xmc

@@ -1,18 +1,19 @@
 // Exact top-k of a sparse linear model: scores = x W^T for each row, the k best by (score, lower label).
 //
-// Rows are taken in chunks, labels in blocks (see layout.h): a block's postings are added into the chunk's
-// partial scores, then each tile of kTile labels is finished in registers for all rows of the chunk, so that
-// its weights come from the cache.
+// Rows are taken in chunks, labels in blocks (see layout.h): a block's postings are added into the rows'
+// partial scores, then each tile of kTile labels is finished in registers for all these rows, so that its
+// weights come from the cache. Blocks with few dense weights, which stay in a cache anyway, take some rows at
+// a time, so that the partial scores stay there as well.
 //
 // A first pass takes the dense weights in bytes (layout.h): a row's values there are rounded too,
 // |x| ~ unit * a with integers a <= levels (PredictKernels), positive and negative ones apart, so that sums
 // of products are exact integers. With d what rounding left over of the row's values x', x all of its n
 // values and u = 2^-24,
 //   |score - exact| <= |x'|_1 error + |d|_2 spread + 5 (n + 8) u (|x| norm + |score|),
-// the last term being the rounding of both sums. A label whose upper bound is not above the k-th best lower
-// bound of the labels before it is out, equal scores going to the lower label; the few others are scored
-// exactly at the end (tibkat-gnd: 8 of 41,218). Where k is no small part of the labels all are scored exactly
-// at once.
+// the last term being the rounding of both sums. A label whose upper bound is below the k-th best lower bound
+// of the labels before it is out; of the others the few are scored exactly at the end of the block, the best
+// first, that can still be among the k best (tibkat-gnd: 8 of 41,218). Where k is no small part of the labels
+// all are scored exactly at once.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +43,14 @@ void predict_topk(const LayoutView& layout, const CsrView<>& x, const RowOptions
 
 // One tile of the layout.
 struct PredictTile {
-  const float* value;  // n_dense * kTile
-  const int8_t* byte;  // the same
-  const float* step;   // kTile, as the next three
+  const Cell* cell;     // n_dense
+  const float* weight;  // all
+  const float* heavy;   // n_heavy * kTile
+  const int8_t* byte;   // n_dense * kTile
+  const float* step;    // kTile, as the next three
   const float *error, *spread, *norm;
-  const float *scale, *shift;                // kTile, or null
-  float most_error, most_spread, most_norm;  // the largest of each, for `bounds` only
+  const float *scale, *shift;  // kTile, or null
+  TileBounds most;
 };
 
 // Dense features that are not heavy, for the first pass: four columns with their integers, 0 to fill up.
@@ -63,7 +66,7 @@ struct PredictRow {
 
 // Some rows, their dense features in the order of their slots. kAhead more fours than there are can be read,
 // for prefetching.
-inline constexpr int64_t kAhead = 4;
+inline constexpr int64_t kAhead = 16;
 struct PredictRows {
   const int64_t* start;  // rows + 1
   const int32_t* dense;
@@ -74,13 +77,24 @@ struct PredictRows {
   const float* heavy;  // rows * n_heavy: values of heavy columns, 0 where there is none
 };
 
+// Features of one kind: ids and values from the first free place on, with room for kPast behind the last.
+inline constexpr int64_t kPast = 16;
+struct FeatureList {
+  int32_t* id;
+  float* value;
+};
+
 struct PredictKernels {
+  // Moves n features of a row to those of dense and those of sparse columns, in the same order, with their
+  // entries (layout.h).
+  void (*split)(const int32_t* entry, const int32_t* column, const float* value, int64_t n,
+                FeatureList& dense, FeatureList& sparse);
   int most_tiles;  // that `bounds` takes at once, 1 or 2
   // The largest integer of a four that `bounds` can multiply.
   int (*levels)();
   // Scores of one or most_tiles tiles, side by side, for rows [from, to), which have
   // partial[i * stride ..+ n_tiles * kTile) already: hits[(i - from) * n_tiles + t] has bit j set unless the
-  // score's upper bound is at most thresholds[i], scores[((i - from) * n_tiles + t) * kTile + j] its score by
+  // score's upper bound is below thresholds[i], scores[((i - from) * n_tiles + t) * kTile + j] its score by
   // the first pass, before calibration.
   void (*bounds)(const PredictTile* tiles, int n_tiles, const PredictRows& rows, int64_t from, int64_t to,
                  const float* partial, int64_t stride, const float* thresholds, uint64_t* hits,

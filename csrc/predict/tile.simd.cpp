@@ -6,6 +6,41 @@
 namespace xmc::XMC_SIMD_NS {
 namespace {
 
+void split(const int32_t* entry, const int32_t* column, const float* value, int64_t n, FeatureList& dense,
+           FeatureList& sparse) {
+  int64_t f = 0;
+#if defined(XMC_SIMD_IS_avx512)
+  const auto keep = [](FeatureList& to, __mmask16 some, __m512i id, __m512 x) {
+    _mm512_storeu_si512(to.id, _mm512_maskz_compress_epi32(some, id));
+    _mm512_storeu_ps(to.value, _mm512_maskz_compress_ps(some, x));
+    const int kept = __builtin_popcount(some);
+    to.id += kept;
+    to.value += kept;
+  };
+  for (; f < n; f += 16) {
+    const auto all = static_cast<__mmask16>(n - f < 16 ? (1 << (n - f)) - 1 : 0xffff);
+    const __m512i e = _mm512_mask_i32gather_epi32(_mm512_set1_epi32(kEmpty), all,
+                                                  _mm512_maskz_loadu_epi32(all, column + f), entry, 4);
+    const __m512 x = _mm512_maskz_loadu_ps(all, value + f);
+    keep(dense, _mm512_cmpge_epi32_mask(e, _mm512_setzero_si512()), e, x);
+    keep(sparse, _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(kEmpty)), e, x);
+  }
+#else
+  // Which kind a column is cannot be guessed: written as both, kept as one.
+  for (; f < n; ++f) {
+    const int32_t e = entry[column[f]];
+    const auto keep = [&](FeatureList& to, bool some) {
+      *to.id = e;
+      *to.value = value[f];
+      to.id += some;
+      to.value += some;
+    };
+    keep(dense, e >= 0);
+    keep(sparse, e < kEmpty);
+  }
+#endif
+}
+
 // Lanes finished together: the accumulators must fit the registers and cover the latency of FMA.
 constexpr int kPart = kWidth == 4 ? 32 : static_cast<int>(kTile);
 constexpr int kVectors = kPart / kWidth;
@@ -150,6 +185,37 @@ XMC_INLINE void add_fours(const PredictTile* tiles, int64_t part, const Four* fr
   }
 }
 
+// How many of a cell's weights are before that of a lane.
+XMC_INLINE int before(uint64_t mask, int64_t lane) {
+  const uint64_t lanes = mask & ((uint64_t{1} << lane) - 1);
+#if defined(__GNUC__)
+  return __builtin_popcountll(lanes);
+#else
+  int n = 0;
+  for (uint64_t rest = lanes; rest; rest &= rest - 1) ++n;
+  return n;
+#endif
+}
+
+// The weights of kPart lanes from `first` on, zeros where there is none.
+XMC_INLINE void expand(const Cell& cell, const float* weight, int64_t first, float* to) {
+  const uint64_t lanes = cell.mask >> first;
+  const float* from = weight + cell.first + before(cell.mask, first);
+#if defined(XMC_SIMD_IS_avx512)
+  for (int j = 0; j < kPart; j += kWidth) {
+    const auto some = static_cast<__mmask16>(lanes >> j);
+    _mm512_storeu_ps(to + j, _mm512_maskz_expandloadu_ps(some, from));
+    from += before(some, 16);
+  }
+#else
+  for (int j = 0; j < kPart; ++j) {
+    const bool has = lanes >> j & 1;
+    to[j] = has ? *from : 0.f;
+    from += has;
+  }
+#endif
+}
+
 void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64_t to, const float* partial,
            int64_t stride, const float* thresholds, uint64_t* hits, float* scores) {
   for (int64_t i = from; i < to; ++i, scores += kTile) {
@@ -159,7 +225,8 @@ void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64
       vf acc[kVectors];
       for (int j = 0; j < kVectors; ++j) acc[j] = load(partial + i * stride + first + j * kWidth);
       for (int64_t p = rows.start[i]; p < rows.start[i + 1]; ++p) {
-        const float* w = tile.value + static_cast<int64_t>(rows.dense[p]) * kTile + first;
+        float w[kPart];
+        expand(tile.cell[rows.dense[p]], tile.weight, first, w);
         const vf x = splat(rows.value[p]);
         for (int j = 0; j < kVectors; ++j) acc[j] = fma(x, load(w + j * kWidth), acc[j]);
       }
@@ -167,19 +234,29 @@ void exact(const PredictTile& tile, const PredictRows& rows, int64_t from, int64
         const int64_t lane = first + j * kWidth;
         if (tile.scale) acc[j] = fma(load(tile.scale + lane), acc[j], load(tile.shift + lane));
         store(scores + lane, acc[j]);
-        below |= static_cast<uint64_t>(ge(threshold, acc[j])) << lane;
+        below |= static_cast<uint64_t>(gt(threshold, acc[j])) << lane;
       }
     }
     *hits++ = ~below;
   }
 }
 
-// A label of the tile whose score, with its share of the rounding of weights and values, is at most this is
-// out: its upper bound is at most the threshold. The rest of the bound (predict.h) is for the rounding of
+// A label of the tile whose score, with its share of the rounding of weights and values, is below this is
+// out: its upper bound is below the threshold. The rest of the bound (predict.h) is for the rounding of
 // sums, and small: here for all labels alike, and three times as large for what is calculated here.
 XMC_INLINE float cut(const PredictTile& tile, const PredictRow& row, float threshold) {
-  const float size = row.length * tile.most_norm + (threshold < 0 ? -threshold : threshold);
-  return threshold - 3 * row.rounding * (size + row.sum * tile.most_error + row.off * tile.most_spread);
+  const float size = row.length * tile.most.norm + (threshold < 0 ? -threshold : threshold);
+  return threshold - 3 * row.rounding * (size + row.sum * tile.most.error + row.off * tile.most.spread);
+}
+
+// The share of rounding weights and values, for all labels of the tile.
+XMC_INLINE float margin(const PredictTile& tile, const PredictRow& row) {
+  return row.sum * tile.most.error + row.off * tile.most.spread;
+}
+
+XMC_INLINE bool all_below(float threshold, const vf (&score)[4]) {
+  const vf most = max(max(score[0], score[1]), max(score[2], score[3]));
+  return gt(splat(threshold), most) == (1u << kWidth) - 1;
 }
 
 // The upper bound of calibrated scores, by label (predict.h).
@@ -214,24 +291,28 @@ XMC_INLINE void bounds_of(const PredictTile* tiles, const PredictRows& rows, int
       const vf unit = splat(row.unit);
       repeat<kTiles>([&](auto t) {
         const PredictTile& tile = tiles[t];
-        const vf at = splat(tile.scale ? thresholds[i] : cut(tile, row, thresholds[i]));
         const float* own = partial + i * stride + t * kTile + part / 4;
         vf score[4];
         repeat<4>([&](auto g) { score[g] = load(own + 16 * g); });
         for (int64_t h = 0; h < rows.n_heavy; ++h) {
           const vf x = splat(rows.heavy[i * rows.n_heavy + h]);
-          const float* w = tile.value + h * kTile + part / 4;
+          const float* w = tile.heavy + h * kTile + part / 4;
           repeat<4>([&](auto g) { score[g] = fma(x, load(w + 16 * g), score[g]); });
         }
-        const vf sum = splat(row.sum), off = splat(row.off);
+        if (row.from < row.to) {
+          repeat<4>([&](auto g) {
+            score[g] = fma(to_float(acc[t][g]), unit * load(tile.step + 16 * g + part / 4), score[g]);
+          });
+        }
+        if (!tile.scale && all_below(cut(tile, row, thresholds[i]) - margin(tile, row), score)) return;
         uint64_t below = 0;
+        const vf at = splat(tile.scale ? thresholds[i] : cut(tile, row, thresholds[i]));
         repeat<4>([&](auto g) {
           const int64_t lane = 16 * g + part / 4;
-          score[g] = fma(to_float(acc[t][g]), unit * load(tile.step + lane), score[g]);
-          const vf upper =
-              tile.scale ? calibrated_upper(tile, row, lane, score[g])
-                         : fma(sum, load(tile.error + lane), fma(off, load(tile.spread + lane), score[g]));
-          below |= static_cast<uint64_t>(ge(at, upper)) << lane;
+          const vf upper = tile.scale ? calibrated_upper(tile, row, lane, score[g])
+                                      : fma(splat(row.sum), load(tile.error + lane),
+                                            fma(splat(row.off), load(tile.spread + lane), score[g]));
+          below |= static_cast<uint64_t>(gt(at, upper)) << lane;
         });
         const uint64_t in_part = (~uint64_t{0} / 0xffff) * ((1u << kWidth) - 1) << (part / 4);
         if (const uint64_t some = ~below & in_part) {
@@ -273,16 +354,30 @@ void bounds(const PredictTile* tiles, int n_tiles, const PredictRows& rows, int6
   with(tiles, n_tiles, rows, from, to, partial, stride, thresholds, hits, scores);
 }
 
+// Weights come from memory, and whether there is one cannot be guessed: where they are is found out first,
+// so that many are on their way at a time.
 float score(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t lane, float partial) {
+  constexpr int64_t kSome = 64;
+  float x[kSome];
+  const float* w[kSome];
   float sum = partial;
-  for (int64_t p = rows.start[i]; p < rows.start[i + 1]; ++p) {
-    sum = fma(rows.value[p], tile.value[static_cast<int64_t>(rows.dense[p]) * kTile + lane], sum);
+  for (int64_t p = rows.start[i], end; p < rows.start[i + 1]; p = end) {
+    end = p + kSome < rows.start[i + 1] ? p + kSome : rows.start[i + 1];
+    int64_t n = 0;
+    for (int64_t f = p; f < end; ++f) {
+      const Cell& cell = tile.cell[rows.dense[f]];
+      x[n] = rows.value[f];
+      w[n] = tile.weight + cell.first + before(cell.mask, lane);
+      n += cell.mask >> lane & 1;
+    }
+    for (int64_t f = 0; f < n; ++f) prefetch(w[f]);
+    for (int64_t f = 0; f < n; ++f) sum = fma(x[f], *w[f], sum);
   }
   return tile.scale ? fma(tile.scale[lane], sum, tile.shift[lane]) : sum;
 }
 
 }  // namespace
 
-const PredictKernels predict_kernels_table = {kMostTiles, &levels, &bounds, &exact, &score};
+const PredictKernels predict_kernels_table = {&split, kMostTiles, &levels, &bounds, &exact, &score};
 
 }  // namespace xmc::XMC_SIMD_NS

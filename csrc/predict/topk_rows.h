@@ -19,8 +19,7 @@ class TopKRows {
     sizes_.assign(static_cast<size_t>(rows), 0);
     thresholds_.assign(static_cast<size_t>(rows), std::numeric_limits<float>::quiet_NaN());
   }
-  // A row's k-th best score: one that is not above it cannot enter if its id is higher than all before. NaN,
-  // to which nothing compares, while anything may.
+  // A row's k-th best score: one below it cannot enter. NaN, to which nothing compares, while anything may.
   const float* thresholds() const { return thresholds_.data(); }
 
   void push(int64_t row, Scored s) {

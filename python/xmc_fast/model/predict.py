@@ -20,10 +20,10 @@ from xmc_fast.model.storage import Block
 MIN_DENSITY = 1 / 16
 DENSE_BUDGET = 2.0
 TILE = 64
-FORMAT = "tiles of 64, bytes, one more outlier"  # of a layout on disk; one of another format is built anew
+FORMAT = "tiles of 64, bytes, labels by size"  # of a layout on disk; one of another format is built anew
 ARRAYS = (
-    *("slot", "value", "byte", "step", "error", "spread", "norm"),
-    *("ptr", "posting", "out_ptr", "outlier"),
+    *("label", "parts", "entry", "cell", "weight", "heavy", "byte", "step", "error", "spread", "norm"),
+    *("posting", "out_ptr", "outlier"),
 )
 NONE = np.empty(0, np.float32)
 
@@ -33,19 +33,18 @@ def build_layout(blocks: Sequence[Block], n_labels: int, n_columns: int, n_jobs:
     parts = [(b.first_label, b.indptr, b.indices, b.data.astype(np.float32, copy=False)) for b in blocks]
     threads = resolve_threads(n_jobs)
     built: Any = _core.build_layout(n_labels, n_columns, parts, MIN_DENSITY, DENSE_BUDGET, threads)
-    return {"sizes": np.array(built[0], np.int64), **dict(zip(ARRAYS, built[1:], strict=True))}
+    return {"block": np.array([built[0]], np.int64), **dict(zip(ARRAYS, built[1:], strict=True))}
 
 
 def open_layout(layout: Tensors, n_labels: int, n_columns: int) -> _core.PredictLayout:
     """The compiled predictor on a layout's arrays (kept alive by it, mapped ones too)."""
     arrays = {name: layout[name] for name in ARRAYS}
-    block, heavy = layout["sizes"].tolist()
-    return _core.PredictLayout(n_labels, n_columns, block, heavy, **arrays)
+    return _core.PredictLayout(n_labels, n_columns, int(layout["block"][0]), **arrays)
 
 
-def pad_to_tiles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Per-label values, zero-padded to whole tiles."""
-    return np.concatenate([values, np.zeros(-len(values) % TILE, np.float32)])
+def in_layout(values: npt.NDArray[np.float32], layout: Tensors) -> npt.NDArray[np.float32]:
+    """Per-label values in the layout's order, zero-padded to whole tiles."""
+    return np.concatenate([values[layout["label"]], np.zeros(-len(values) % TILE, np.float32)])
 
 
 def top_csr(ids: Any, scores: Any, rows: int, n_labels: int) -> sp.csr_matrix:

@@ -25,7 +25,7 @@ from xmc_fast.model.calibrate import (
     read_calibration,
     write_calibration,
 )
-from xmc_fast.model.predict import FORMAT, NONE, build_layout, open_layout, pad_to_tiles, top_csr
+from xmc_fast.model.predict import FORMAT, NONE, build_layout, in_layout, open_layout, top_csr
 from xmc_fast.model.storage import Block
 
 _NAMES = ("feature_names", "label_names")
@@ -436,7 +436,12 @@ class SparseModel:
         if self._calibration is None:
             raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
         if self._padded is None:
-            self._padded = pad_to_tiles(self._calibration.scale), pad_to_tiles(self._calibration.shift)
+            self.prepare()
+            layout = self._layout or {}
+            self._padded = (
+                in_layout(self._calibration.scale, layout),
+                in_layout(self._calibration.shift, layout),
+            )
         return self._padded
 
     def _always(self) -> int:
