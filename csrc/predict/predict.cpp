@@ -15,7 +15,7 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kScoreBytes = int64_t{32} << 20;  // of a chunk's scores for one block
+constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of a chunk's scores for one block
 constexpr int64_t kMaxChunk = 4096;
 constexpr int64_t kFewBytes = int64_t{4} << 20;  // of a block's dense weights, which then stay in a cache:
 constexpr int64_t kFewRows = 32;                 // so many rows at a time are enough
@@ -56,7 +56,9 @@ void add_postings(const Posting* postings, const Features& lists, int64_t i, int
     if (f + kAheadLists < last) {
       const Posting* next = postings + (-2 - id[f + kAheadLists]);
       fetch(next);
-      fetch(next + 11);  // on the next line
+      fetch(next + 11);  // on the next lines
+      fetch(next + 22);
+      fetch(next + 33);
     }
     const float x = lists.value[static_cast<size_t>(f)];
     const Posting* p = postings + (-2 - id[f]);
