@@ -109,6 +109,40 @@ def test_rows_that_are_nearly_alike(simd, alike, others, C):
     assert np.all(model.report_["status"] == 0)
 
 
+def rows_of_many_lengths(n=500, hot=400, seed=5):
+    """Rows of 0 to 60 hot features and two rare ones each; a few rows of so many that ids need more than 16 bits."""
+    rng = np.random.default_rng(seed)
+    long_rows, width = 5, 13_500
+    rows = [rng.choice(hot, size=i % 61, replace=False) for i in range(n)]
+    first = hot + long_rows * width  # the rare features of the short rows come last, also by frequency
+    rows = [np.append(row, first + 2 * i + np.arange(2)) for i, row in enumerate(rows)]
+    rows += [hot + k * width + np.arange(width) for k in range(long_rows)]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    data = rng.random(indptr[-1]).astype(np.float32) + 0.1
+    X = sp.csr_matrix((data, np.concatenate(rows), indptr), shape=(n + long_rows, first + 2 * n))
+    Y = X[:, :hot] @ rng.normal(size=(hot, 20)) + rng.normal(size=(n + long_rows, 20)) > 4
+    return X, sp.csr_matrix(Y.astype(np.int8))
+
+
+@pytest.mark.parametrize("bias", [None, 1.0])
+def test_rows_of_any_length_and_many_features(simd, bias):
+    """Dot products and steps walk through rows in blocks, two rows at a time."""
+    X, Y = rows_of_many_lengths()
+    model = OneVsAll(eps=1e-4, bias=bias, prune=0, max_iter=20, n_jobs=1).fit(X, Y)
+    A = X.astype(np.float64)
+    A = sp.diags(1 / np.sqrt(np.asarray(A.multiply(A).sum(axis=1)).ravel())) @ A
+    A = sp.csr_matrix(A if bias is None else sp.hstack([A, np.full((A.shape[0], 1), bias)]))
+    W = model.model_.to_csr().toarray().astype(np.float64)
+    for label in range(Y.shape[1]):
+        s = signs(Y, label)
+        g0 = 2 * np.linalg.norm(A.T @ s)
+        g = W[label] - 2 * (A.T @ (s * np.maximum(0, 1 - s * (A @ W[label]))))
+        assert np.linalg.norm(g) <= 1.05e-4 * min(np.sum(s > 0), np.sum(s < 0)) / len(s) * g0 + 1e-5, label
+    assert model.report_["status"].tolist() == [0] * Y.shape[1]
+    # 21.6 and 30.3: epochs in random order; with all rows sorted by length twice as many
+    assert model.report_["inner_iterations"].mean() < 40
+
+
 def test_constant_last_feature_is_a_bias():
     X, Y = problem()
     ones = sp.hstack([X, np.full((X.shape[0], 1), 0.5, np.float32)]).tocsr()

@@ -23,6 +23,9 @@ constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at 
 constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
 
+constexpr int64_t kWindow = 256;  // rows of an epoch that are sorted by length
+constexpr int32_t kLengths = 16;  // different lengths, in units of kPad
+
 struct Lane {
   int64_t label = -1;
   bool busy = false;
@@ -90,10 +93,12 @@ struct DualSolver::State {
   Lanes view;
   PassResult found;
 
-  std::vector<int32_t> working, order, features;
-  std::vector<uint16_t> feature_masks;
-  std::vector<double> sum;     // scratch of start_lane: sum of the positives
-  std::vector<uint64_t> kept;  // scratch of write_out: one bit per lane and feature
+  std::vector<int32_t> working, order;
+  std::vector<int32_t> features, place, chosen;      // scratch of write_out
+  std::vector<uint16_t> feature_masks, place_masks;  // and
+  std::vector<uint64_t> kept;                        // one bit per feature
+  std::vector<double> sum;                           // scratch of start_lane: sum of the positives
+  std::vector<uint8_t> length;                       // n, of a row: see sort_windows
 
   State(const LinearProblem& p, const PreparedFeatures& x, const DualStart& s)
       : problem(p),
@@ -108,9 +113,16 @@ struct DualSolver::State {
         flags(x.n),
         rows(x.n),
         features(static_cast<size_t>(x.D)),
+        place(static_cast<size_t>(x.D)),
+        chosen(static_cast<size_t>(x.D)),
         feature_masks(static_cast<size_t>(x.D)),
+        place_masks(static_cast<size_t>(x.D)),
+        kept(static_cast<size_t>((x.D + 63) / 64)),
         sum(static_cast<size_t>(x.D)),
-        kept(static_cast<size_t>(kLanes * ((x.D + 63) / 64))) {
+        length(static_cast<size_t>(x.n)) {
+    for (int64_t i = 0; i < x.n; ++i) {
+      length[i] = static_cast<uint8_t>(std::min(x.rows[i].stored / kPad, kLengths - 1));
+    }
     std::fill_n(half_inverse_positive, kLanes, 1.f);
     std::fill_n(half_inverse_negative, kLanes, 1.f);
     view.n = X.n;
@@ -238,6 +250,21 @@ struct DualSolver::State {
     return view.live != 0;
   }
 
+  // Rows of similar length one after the other, within windows too small to matter to the descent: the CPU
+  // foresees how often its loops turn.
+  void sort_windows(int32_t* rows, int64_t count) {
+    int32_t sorted[kWindow];
+    for (int64_t begin = 0; begin < count; begin += kWindow) {
+      const int64_t size = std::min(kWindow, count - begin);
+      int32_t* window = rows + begin;
+      int64_t next[kLengths + 1] = {};
+      for (int64_t t = 0; t < size; ++t) ++next[length[window[t]] + 1];
+      std::partial_sum(next, next + kLengths, next);
+      for (int64_t t = 0; t < size; ++t) sorted[next[length[window[t]]]++] = window[t];
+      std::copy_n(sorted, size, window);
+    }
+  }
+
   void descend(Rng& rng, bool thorough) {
     double tolerance[kLanes];
     const auto usual_share = static_cast<float>(bias_share(problem, X));
@@ -257,6 +284,7 @@ struct DualSolver::State {
     uint32_t open = view.live;
     for (int epoch = 0; epoch < kMaxEpochs && open && count > 0; ++epoch) {
       shuffle(order.data(), count, rng);
+      sort_windows(order.data(), count);
       for (int l = 0; l < kLanes && !thorough; ++l) {
         const double left = std::min(tolerance[l], kRound2 * lane[l].limit) / (2 * problem.C);
         slight[l] = static_cast<float>(kSlight * left / std::sqrt(static_cast<double>(count)));
@@ -331,34 +359,33 @@ struct DualSolver::State {
 
   // The pruned weights of the lanes in `done`, features ascending in the caller's numbering.
   void write_out(uint32_t done, const PruneRule& prune, SolvedLabel* solved) {
-    const int64_t count = kernels.select(view, done, prune.threshold, features.data(), feature_masks.data());
-    float* dense = g.data();  // lane-major; free until the next gradient
-    const int64_t words = (X.D + 63) / 64;
-    size_t size[kLanes] = {};
+    int64_t count = kernels.select(view, done, prune.threshold, features.data(), feature_masks.data());
     for (int64_t t = 0; t < count; ++t) {
-      const float* weights = w.data() + static_cast<int64_t>(features[t]) * kLanes;
       const int32_t j = X.original[features[t]];
-      for (uint32_t mask = feature_masks[t]; mask; mask &= mask - 1) {
-        const int l = std::countr_zero(mask);
-        dense[l * X.D + j] = weights[l];
-        kept[l * words + j / 64] |= uint64_t{1} << (j % 64);
-        ++size[l];
+      kept[j / 64] |= uint64_t{1} << (j % 64);
+      place[j] = features[t];
+      place_masks[j] = feature_masks[t];
+    }
+    count = 0;
+    for (size_t word = 0; word < kept.size(); ++word) {
+      for (; kept[word]; kept[word] &= kept[word] - 1) {
+        const auto j = static_cast<int32_t>(word * 64) + std::countr_zero(kept[word]);
+        feature_masks[count] = place_masks[j];
+        features[count++] = j;
       }
     }
+    float* weights = g.data();  // free until the next gradient
     for (int l = 0; l < kLanes; ++l) {
       if (!(done >> l & 1u)) continue;
-      SolvedLabel& out = solved[l];
-      out.features.reserve(size[l]);
-      out.weights.reserve(size[l]);
-      for (int64_t block = 0; block < words; ++block) {
-        uint64_t& bits = kept[l * words + block];
-        for (; bits; bits &= bits - 1) {
-          const auto j = static_cast<int32_t>(block * 64) + std::countr_zero(bits);
-          out.features.push_back(j);
-          out.weights.push_back(dense[l * X.D + j]);
-        }
+      int64_t size = 0;  // no branch on the mask: it cannot be predicted
+      for (int64_t t = 0; t < count; ++t) {
+        chosen[size] = features[t];
+        weights[size] = w[static_cast<int64_t>(place[features[t]]) * kLanes + l];
+        size += feature_masks[t] >> l & 1;
       }
-      keep_largest(out, prune.keep_top);
+      solved[l].features.assign(chosen.begin(), chosen.begin() + size);
+      solved[l].weights.assign(weights, weights + size);
+      keep_largest(solved[l], prune.keep_top);
     }
   }
 
@@ -439,12 +466,12 @@ DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X) {
   return out;
 }
 
-DualStart bias_alone(DualStart start) {
-  std::fill(start.w.begin(), start.w.end() - 1, 0.f);
-  std::fill(start.alpha.begin(), start.alpha.end(), 0.f);
-  start.rows.clear();
-  start.balance = 0;
-  return start;
+DualStart bias_alone(const PreparedFeatures& X) {
+  DualStart out;
+  out.w.assign(static_cast<size_t>(X.D), 0.f);
+  out.alpha.assign(static_cast<size_t>(X.n), 0.f);
+  out.w.back() = -1 / X.bias;
+  return out;
 }
 
 }  // namespace xmc

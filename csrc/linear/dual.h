@@ -65,7 +65,7 @@ class DualSolver {
 // The all-negative problem, solved to a tenth of eps.
 DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X);
 
-// Where labels start when rows have a bias: of all this only the bias's weight.
-DualStart bias_alone(DualStart start);
+// Where labels start when rows have a bias: its weight alone, all rows at the negatives' margin.
+DualStart bias_alone(const PreparedFeatures& X);
 
 }  // namespace xmc

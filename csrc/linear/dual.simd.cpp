@@ -1,31 +1,11 @@
-#include "core/vec.h"
-#include "linear/dual_kernels.h"
+#include "linear/lane_rows.h"
 
 namespace xmc::XMC_SIMD_NS {
 namespace {
 
-constexpr int kVecs = kLanes / kWidth;
-constexpr int kUnroll = kVecs == 1 ? 8 : kVecs == 2 ? 4 : 1;
 constexpr uint32_t kVecMask = (1u << kWidth) - 1;
 constexpr int64_t kFlush = 128;  // float sums are added to double ones after so many terms
 
-struct Sixteen {
-  vf v[kVecs];
-};
-
-XMC_INLINE Sixteen load16(const float* p) {
-  Sixteen r;
-  for (int k = 0; k < kVecs; ++k) r.v[k] = load(p + k * kWidth);
-  return r;
-}
-XMC_INLINE void store16(float* p, const Sixteen& a) {
-  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, a.v[k]);
-}
-XMC_INLINE Sixteen zero16() {
-  Sixteen r;
-  for (int k = 0; k < kVecs; ++k) r.v[k] = splat(0.f);
-  return r;
-}
 XMC_INLINE void flush(double* total, Sixteen& part) {
   float x[kLanes];
   store16(x, part);
@@ -35,142 +15,6 @@ XMC_INLINE void flush(double* total, Sixteen& part) {
 XMC_INLINE uint32_t bits(uint32_t mask, int k) {
   return (mask >> (k * kWidth)) & kVecMask;
 }
-XMC_INLINE int64_t wide_id(const uint16_t* id) {
-  return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
-}
-
-static_assert(kPad % kUnroll == 0);
-
-// As a tree: a chain of additions would be most of a short row's time.
-template <int First, int Count>
-XMC_INLINE vf sum(const vf (&acc)[kUnroll][kVecs], int k) {
-  if constexpr (Count == 1) {
-    return acc[First][k];
-  } else {
-    return sum<First, Count / 2>(acc, k) + sum<First + Count / 2, Count / 2>(acc, k);
-  }
-}
-
-struct SparseRows {
-  const RowRef* rows;
-  const uint16_t* ids;
-  const float* values;
-  explicit SparseRows(const Lanes& s) : rows(s.rows), ids(s.ids), values(s.values) {}
-
-  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
-    const RowRef row = rows[i];
-    const uint16_t* id = ids + row.id;
-    const float* value = values + row.value;
-    vf acc[kUnroll][kVecs];
-    for (int u = 0; u < kUnroll; ++u)
-      for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
-    int32_t t = 0;
-    for (; t < row.stored; t += kUnroll) {
-      for (int u = 0; u < kUnroll; ++u) {
-        const float* p = m + static_cast<int64_t>(id[t + u]) * kLanes;
-        const vf x = splat(value[t + u]);
-        for (int k = 0; k < kVecs; ++k) acc[u][k] = fma(x, load(p + k * kWidth), acc[u][k]);
-      }
-    }
-    id += row.stored;
-    value += row.stored;
-    for (t = 0; t < row.tail; ++t) {
-      const float* p = m + wide_id(id + 2 * t) * kLanes;
-      const vf x = splat(value[t]);
-      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(x, load(p + k * kWidth), acc[0][k]);
-    }
-    Sixteen z;
-    for (int k = 0; k < kVecs; ++k) {
-      z.v[k] = sum<0, kUnroll>(acc, k);
-    }
-    return z;
-  }
-
-  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
-    const RowRef row = rows[i];
-    const uint16_t* id = ids + row.id;
-    const float* value = values + row.value;
-    for (int32_t t = 0; t < row.head; ++t) {
-      float* p = m + static_cast<int64_t>(id[t]) * kLanes;
-      const vf x = splat(value[t]);
-      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
-    }
-    id += row.stored;
-    value += row.stored;
-    for (int32_t t = 0; t < row.tail; ++t) {
-      float* p = m + wide_id(id + 2 * t) * kLanes;
-      const vf x = splat(value[t]);
-      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
-    }
-  }
-
-  XMC_INLINE void add(int64_t i, float c, float* lane) const {
-    const RowRef row = rows[i];
-    const uint16_t* id = ids + row.id;
-    const float* value = values + row.value;
-    for (int32_t t = 0; t < row.head; ++t) lane[static_cast<int64_t>(id[t]) * kLanes] += c * value[t];
-    for (int32_t t = 0; t < row.tail; ++t) {
-      lane[wide_id(id + row.stored + 2 * t) * kLanes] += c * value[row.stored + t];
-    }
-  }
-
-  XMC_INLINE void fetch(int64_t i) const {
-    const RowRef row = rows[i];
-    const int32_t entries = row.head + row.tail < 512 ? row.head + row.tail : 512;
-    for (int32_t t = 0; t < entries; t += 32) prefetch(ids + row.id + t);
-    for (int32_t t = 0; t < entries; t += 16) prefetch(values + row.value + t);
-  }
-};
-
-struct DenseRows {
-  const float* x;
-  int64_t stride;
-  int64_t D;  // without the bias
-  explicit DenseRows(const Lanes& s) : x(s.dense), stride(s.D), D(s.D - (s.bias != 0)) {}
-
-  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
-    const float* value = x + i * stride;
-    vf acc[kUnroll][kVecs];
-    for (int u = 0; u < kUnroll; ++u)
-      for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
-    int64_t j = 0;
-    for (; j + kUnroll <= D; j += kUnroll) {
-      for (int u = 0; u < kUnroll; ++u) {
-        const vf v = splat(value[j + u]);
-        for (int k = 0; k < kVecs; ++k) {
-          acc[u][k] = fma(v, load(m + (j + u) * kLanes + k * kWidth), acc[u][k]);
-        }
-      }
-    }
-    for (; j < D; ++j) {
-      const vf v = splat(value[j]);
-      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(v, load(m + j * kLanes + k * kWidth), acc[0][k]);
-    }
-    Sixteen z;
-    for (int k = 0; k < kVecs; ++k) {
-      z.v[k] = sum<0, kUnroll>(acc, k);
-    }
-    return z;
-  }
-
-  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
-    const float* value = x + i * stride;
-    for (int64_t j = 0; j < D; ++j) {
-      float* p = m + j * kLanes;
-      const vf v = splat(value[j]);
-      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(v, c.v[k], load(p + k * kWidth)));
-    }
-  }
-
-  XMC_INLINE void add(int64_t i, float c, float* lane) const {
-    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * stride + j];
-  }
-
-  XMC_INLINE void fetch(int64_t i) const {
-    const int64_t entries = D < 512 ? D : 512;
-    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * stride + j);
-  }
-};
 
 // The bias's weights; anything finite without a bias.
 XMC_INLINE Sixteen bias_weight(const Lanes& s) {
@@ -193,15 +37,15 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
   int64_t kept = 0;
   const bool look_ahead = s.look_ahead && count >= kMany;
   const vf delayed = splat(look_ahead ? kDelayed : 0.f);
-  Sixteen ahead = look_ahead ? rows.dot(order[0], s.w) : zero16();
+  Sixteen ahead = count > 0 ? rows.dot(order[0], s.w) : zero16();
   for (int64_t q = 0; q < count; ++q) {
     const int64_t i = order[q];
     const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
     prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
-    const Sixteen z = look_ahead ? ahead : rows.dot(i, s.w);
-    if (look_ahead) ahead = rows.dot(order[q + 1 < count ? q + 1 : q], s.w);
+    const Sixteen z = ahead;
+    const int64_t follows = order[q + 1 < count ? q + 1 : q];
     float* alpha = s.alpha + i * kLanes;
     const vf norm2 = splat(s.rows[i].norm2);
     const uint32_t positive = s.positive[i];
@@ -228,7 +72,12 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
         balance.v[k] = balance.v[k] + step.v[k];
         b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
       }
-      rows.axpy(i, step, s.w);
+    }
+    if (moving && (look_ahead || Rows::kExact)) {
+      ahead = rows.axpy_and_dot(i, step, follows, s.w);
+    } else {
+      if (moving) rows.axpy(i, step, s.w);
+      ahead = rows.dot(follows, s.w);
     }
     if (moving & open) order[kept++] = static_cast<int32_t>(i);
   }

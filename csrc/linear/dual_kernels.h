@@ -57,8 +57,8 @@ struct DualKernels {
   // One epoch of dual coordinate descent over order[0, count), in that order:
   //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) /
   //   kRelaxation, w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
-  // With look_ahead and kMany rows z is that of one step ago, so that the next row's dot product need not
-  // wait for this row's step; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed
+  // With look_ahead and kMany rows the next row's dot product is taken while this row's step is stored, and
+  // sees a part of it; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed
   // |x|^2. A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open`
   // are dropped from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared
   // projected gradients as they were met.

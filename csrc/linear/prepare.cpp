@@ -108,6 +108,9 @@ void pack_rows(const CsrView<int32_t, float>& X, PreparedFeatures& out, int thre
       const RowRef& row = out.rows[i];
       uint16_t* id = out.ids.data() + row.id;
       float* value = out.values.data() + row.value;
+      for (int32_t t = row.head; t < row.stored; ++t) {
+        id[t] = static_cast<uint16_t>(std::min<int64_t>(t % kPad, out.D - 1));
+      }
       int32_t left = row.head;
       sorter.take([&](int32_t j, float v) {
         if (left-- == 0) {

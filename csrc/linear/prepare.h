@@ -2,9 +2,10 @@
 //
 // Sparse: features are renamed by falling frequency, so that the hot rows of a feature-major W share cache
 // lines and most ids fit in 16 bits. A row's ids lie in one stream of 16-bit words: first the `head` ids
-// below 65,536, one word each, padded with zeros to a multiple of kPad, so that a dot product needs no loop
-// for the rest; then the `tail` ids, two words each (low, high). Values follow the same order. Dense: the
-// caller's row-major matrix is used as it is.
+// below 65,536, one word each, padded to a multiple of kPad, so that loops over a row need no loop for the
+// rest; then the `tail` ids, two words each (low, high). Values follow the same order. Padding has the value
+// 0 and the ids 0 to kPad - 1, which are in the cache and different, so that updates do not wait for each
+// other. Dense: the caller's row-major matrix is used as it is.
 //
 // A last feature that is the same number in every row (a bias) is left out of the rows: its value is `bias`,
 // its new id D - 1. Solvers treat it on its own.

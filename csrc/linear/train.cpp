@@ -63,6 +63,9 @@ LabelWeights join(std::vector<SolvedLabel>& labels) {
   for (const SolvedLabel& label : labels) size += label.features.size();
   out.indices.reserve(size);
   out.values.reserve(size);
+  // Page faults would be most of the time.
+  advise_huge(out.indices.data(), static_cast<int64_t>(size * sizeof(int32_t)));
+  advise_huge(out.values.data(), static_cast<int64_t>(size * sizeof(float)));
   for (SolvedLabel& label : labels) {
     out.indices.insert(out.indices.end(), label.features.begin(), label.features.end());
     out.values.insert(out.values.end(), label.weights.begin(), label.weights.end());
@@ -115,9 +118,10 @@ void run_units(const LinearProblem& problem, const std::vector<LabelBatch>& batc
   std::vector<Work> work(batches.size());
   for (size_t b = 0; b < batches.size(); ++b) {
     const int64_t size = batches[b].last - batches[b].first;
-    work[b].open = std::max<int64_t>(1, chunk_count(size, kRun));
-    for (int64_t u = 0; u < work[b].open; ++u) {
-      units.push_back({static_cast<int64_t>(b), u * kRun, std::min(size, (u + 1) * kRun)});
+    const int64_t count = std::max<int64_t>(1, (size + kRun / 2) / kRun);
+    work[b].open = count;
+    for (int64_t u = 0; u < count; ++u) {
+      units.push_back({static_cast<int64_t>(b), size * u / count, size * (u + 1) / count});
     }
   }
   std::mutex handing_over;
@@ -195,15 +199,26 @@ std::vector<NodePlacement> train_dual(const Job& job) {
     return DualReplica{std::move(own), std::move(X)};
   });
   const PreparedFeatures& X = replicas.local(0).X;
-  const DualStart start = solve_start(problem, X);
-  const DualStart origin = X.bias != 0 ? bias_alone(start) : start;
-  const SolvedLabel negative = trivial_label(start, X, 1.f, job.prune);
-  const SolvedLabel positive = trivial_label(start, X, -1.f, job.prune);
+  // With a bias labels start elsewhere: only those of one class ask for the base then.
+  struct Base {
+    DualStart start;
+    SolvedLabel negative, positive;
+  } base;
+  std::once_flag asked;
+  const auto solved_base = [&]() -> const Base& {
+    std::call_once(asked, [&] {
+      base.start = solve_start(problem, X);
+      base.negative = trivial_label(base.start, X, 1.f, job.prune);
+      base.positive = trivial_label(base.start, X, -1.f, job.prune);
+    });
+    return base;
+  };
+  const DualStart origin = X.bias != 0 ? bias_alone(X) : solved_base().start;
   const auto costs_one = [](const float* cost, int64_t label) { return !cost || cost[label] == 1.f; };
   const auto trivial = [&](int64_t label) -> const SolvedLabel* {
     const int64_t size = problem.positives.size(label);
-    if (size == 0 && costs_one(problem.cost_negative, label)) return &negative;
-    if (size == X.n && costs_one(problem.cost_positive, label)) return &positive;
+    if (size == 0 && costs_one(problem.cost_negative, label)) return &solved_base().negative;
+    if (size == X.n && costs_one(problem.cost_positive, label)) return &solved_base().positive;
     return nullptr;
   };
   using Clock = std::chrono::steady_clock;

@@ -1,0 +1,224 @@
+// Rows of X against sixteen lanes (dual_kernels.h): dot products and steps. For dual.simd.cpp only.
+#pragma once
+
+#include "core/vec.h"
+#include "linear/dual_kernels.h"
+
+namespace xmc::XMC_SIMD_NS {
+namespace {
+
+constexpr int kVecs = kLanes / kWidth;
+constexpr int kUnroll = kVecs == 1 ? 8 : kVecs == 2 ? 4 : 1;
+
+struct Sixteen {
+  vf v[kVecs];
+};
+
+XMC_INLINE Sixteen load16(const float* p) {
+  Sixteen r;
+  for (int k = 0; k < kVecs; ++k) r.v[k] = load(p + k * kWidth);
+  return r;
+}
+XMC_INLINE void store16(float* p, const Sixteen& a) {
+  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, a.v[k]);
+}
+XMC_INLINE Sixteen zero16() {
+  Sixteen r;
+  for (int k = 0; k < kVecs; ++k) r.v[k] = splat(0.f);
+  return r;
+}
+XMC_INLINE int64_t wide_id(const uint16_t* id) {
+  return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
+}
+
+static_assert(kPad % kUnroll == 0);
+
+using Sums = vf[kUnroll][kVecs];
+XMC_INLINE void clear(Sums& acc) {
+  for (int u = 0; u < kUnroll; ++u)
+    for (int k = 0; k < kVecs; ++k) acc[u][k] = splat(0.f);
+}
+
+// As a tree: a chain of additions would be most of a short row's time.
+template <int First, int Count>
+XMC_INLINE vf sum(const Sums& acc, int k) {
+  if constexpr (Count == 1) {
+    return acc[First][k];
+  } else {
+    return sum<First, Count / 2>(acc, k) + sum<First + Count / 2, Count / 2>(acc, k);
+  }
+}
+
+XMC_INLINE Sixteen sum(const Sums& acc) {
+  Sixteen z;
+  for (int k = 0; k < kVecs; ++k) z.v[k] = sum<0, kUnroll>(acc, k);
+  return z;
+}
+
+struct SparseRows {
+  const RowRef* rows;
+  const uint16_t* ids;
+  const float* values;
+  explicit SparseRows(const Lanes& s) : rows(s.rows), ids(s.ids), values(s.values) {}
+
+  // A row on its way through its entries.
+  struct Walk {
+    const uint16_t* id;
+    const float* value;
+    int32_t stored, tail;
+  };
+  XMC_INLINE Walk walk(int64_t i) const {
+    const RowRef row = rows[i];
+    return {ids + row.id, values + row.value, row.stored, row.tail};
+  }
+  // Entries [t, t + kUnroll) of the head: acc += x m.
+  XMC_INLINE static void read(const Walk& row, int32_t t, const float* m, Sums& acc) {
+    for (int u = 0; u < kUnroll; ++u) {
+      const float* p = m + static_cast<int64_t>(row.id[t + u]) * kLanes;
+      const vf x = splat(row.value[t + u]);
+      for (int k = 0; k < kVecs; ++k) acc[u][k] = fma(x, load(p + k * kWidth), acc[u][k]);
+    }
+  }
+  // The same entries: m += c x, one after the other, for a padding id may be one of the row's as well.
+  XMC_INLINE static void write(const Walk& row, int32_t t, const Sixteen& c, float* m) {
+    for (int u = 0; u < kUnroll; ++u) add_entry(row.id[t + u], row.value[t + u], c, m);
+  }
+  XMC_INLINE static void add_entry(int64_t j, float value, const Sixteen& c, float* m) {
+    float* p = m + j * kLanes;
+    const vf x = splat(value);
+    for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
+  }
+  XMC_INLINE static Sixteen finish_dot(const Walk& row, const float* m, Sums& acc) {
+    for (int32_t t = 0; t < row.tail; ++t) {
+      const float* p = m + wide_id(row.id + row.stored + 2 * t) * kLanes;
+      const vf x = splat(row.value[row.stored + t]);
+      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(x, load(p + k * kWidth), acc[0][k]);
+    }
+    return sum(acc);
+  }
+  XMC_INLINE static void finish_axpy(const Walk& row, const Sixteen& c, float* m) {
+    for (int32_t t = 0; t < row.tail; ++t) {
+      add_entry(wide_id(row.id + row.stored + 2 * t), row.value[row.stored + t], c, m);
+    }
+  }
+
+  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+    const Walk row = walk(i);
+    Sums acc;
+    clear(acc);
+    for (int32_t t = 0; t < row.stored; t += kUnroll) read(row, t, m, acc);
+    return finish_dot(row, m, acc);
+  }
+
+  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+    const Walk row = walk(i);
+    for (int32_t t = 0; t < row.stored; t += kUnroll) write(row, t, c, m);
+    finish_axpy(row, c, m);
+  }
+
+  static constexpr bool kExact = false;
+  // axpy of row i and, between its stores, which alone would hold up what comes after them, the dot product
+  // of row `next`: of the features they share it sees some before the step and some after it.
+  XMC_INLINE Sixteen axpy_and_dot(int64_t i, const Sixteen& c, int64_t next, float* m) const {
+    const Walk from = walk(i), to = walk(next);
+    Sums acc;
+    clear(acc);
+    int32_t t = 0;
+    for (; t < from.stored && t < to.stored; t += kUnroll) {
+      read(to, t, m, acc);
+      write(from, t, c, m);
+    }
+    for (int32_t r = t; r < to.stored; r += kUnroll) read(to, r, m, acc);
+    for (; t < from.stored; t += kUnroll) write(from, t, c, m);
+    finish_axpy(from, c, m);
+    return finish_dot(to, m, acc);
+  }
+
+  XMC_INLINE void add(int64_t i, float c, float* lane) const {
+    const RowRef row = rows[i];
+    const uint16_t* id = ids + row.id;
+    const float* value = values + row.value;
+    for (int32_t t = 0; t < row.head; ++t) lane[static_cast<int64_t>(id[t]) * kLanes] += c * value[t];
+    for (int32_t t = 0; t < row.tail; ++t) {
+      lane[wide_id(id + row.stored + 2 * t) * kLanes] += c * value[row.stored + t];
+    }
+  }
+
+  XMC_INLINE void fetch(int64_t i) const {
+    const RowRef row = rows[i];
+    const int32_t entries = row.head + row.tail < 512 ? row.head + row.tail : 512;
+    for (int32_t t = 0; t < entries; t += 32) prefetch(ids + row.id + t);
+    for (int32_t t = 0; t < entries; t += 16) prefetch(values + row.value + t);
+  }
+};
+
+struct DenseRows {
+  const float* x;
+  int64_t stride;
+  int64_t D;  // without the bias
+  explicit DenseRows(const Lanes& s) : x(s.dense), stride(s.D), D(s.D - (s.bias != 0)) {}
+
+  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+    const float* value = x + i * stride;
+    Sums acc;
+    clear(acc);
+    int64_t j = 0;
+    for (; j + kUnroll <= D; j += kUnroll) {
+      for (int u = 0; u < kUnroll; ++u) {
+        const vf v = splat(value[j + u]);
+        for (int k = 0; k < kVecs; ++k) {
+          acc[u][k] = fma(v, load(m + (j + u) * kLanes + k * kWidth), acc[u][k]);
+        }
+      }
+    }
+    for (; j < D; ++j) {
+      const vf v = splat(value[j]);
+      for (int k = 0; k < kVecs; ++k) acc[0][k] = fma(v, load(m + j * kLanes + k * kWidth), acc[0][k]);
+    }
+    return sum(acc);
+  }
+
+  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+    const float* value = x + i * stride;
+    for (int64_t j = 0; j < D; ++j) {
+      float* p = m + j * kLanes;
+      const vf v = splat(value[j]);
+      for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(v, c.v[k], load(p + k * kWidth)));
+    }
+  }
+
+  // All features are shared: the dot product is that after the step.
+  static constexpr bool kExact = true;
+  XMC_INLINE Sixteen axpy_and_dot(int64_t i, const Sixteen& c, int64_t next, float* m) const {
+    const float *from = x + i * stride, *to = x + next * stride;
+    Sums acc;
+    clear(acc);
+    const auto entry = [&](int64_t j, int u) {
+      const vf v = splat(from[j]), y = splat(to[j]);
+      for (int k = 0; k < kVecs; ++k) {
+        float* p = m + j * kLanes + k * kWidth;
+        const vf after = fma(v, c.v[k], load(p));
+        store(p, after);
+        acc[u][k] = fma(y, after, acc[u][k]);
+      }
+    };
+    int64_t j = 0;
+    for (; j + kUnroll <= D; j += kUnroll) {
+      for (int u = 0; u < kUnroll; ++u) entry(j + u, u);
+    }
+    for (; j < D; ++j) entry(j, 0);
+    return sum(acc);
+  }
+
+  XMC_INLINE void add(int64_t i, float c, float* lane) const {
+    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * stride + j];
+  }
+
+  XMC_INLINE void fetch(int64_t i) const {
+    const int64_t entries = D < 512 ? D : 512;
+    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * stride + j);
+  }
+};
+
+}  // namespace
+}  // namespace xmc::XMC_SIMD_NS
