@@ -5,8 +5,8 @@
 GFLOP/s count 2 * batch * labels * fan_in (dense: 2 * batch * labels * features) per pass. Slow peers run on a
 slice of the labels; their rate is what counts. A PyTorch model has rows, (batch, features) and (batch, labels), and
 so have our operators. Peers "in rows" take and give the same; the sparse products among them like (labels, batch)
-better and are also timed in that layout, with nothing to transpose. `python bench/report.py` writes the tables of
-docs/experiments/fanin.md from the result.
+better and are also timed in that layout, with nothing to transpose, and so are ours, "labels first". `python
+bench/report.py` writes the tables of docs/experiments/fanin.md from the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import torch
 
 from common import Table, interleave, machine
-from fanin_figures import GROUP, NEW, SHAPES, TIMES, goals
+from fanin_figures import FIRST, GROUP, NEW, SHAPES, TIMES, goals
 from xmc_fast import _core
 from xmc_fast.nn import fanin, ops
 
@@ -95,6 +95,7 @@ def bench_shape(table: Table, batch: int, features: int, labels: int, fan_in: in
     crow, col = torch.from_numpy(matrix.indptr), torch.from_numpy(matrix.indices)
     csr = torch.sparse_csr_tensor(crow, col, layer.weight.reshape(-1), matrix.shape)
     xt_torch, wide = torch.from_numpy(xt), layer.indices.long()
+    x_first, g_first = xt_torch.t(), torch.from_numpy(gt).t()  # as (features, batch) and (labels, batch)
     part = max(1, labels // 32)  # for the slow peers
     some, some_w, some_g = wide[:part], layer.weight[:part], g[:, :part].contiguous()
 
@@ -103,6 +104,10 @@ def bench_shape(table: Table, batch: int, features: int, labels: int, fan_in: in
     close(layer(x), (matrix @ xt).T + layer.bias.numpy())
     gx = ops.ops.fan_in_grad_features(g, layer.weight, layer.indices, 1, features, x.dtype)
     close(gx, (matrix.T @ gt).T)
+    close(ops.ops.fan_in_linear_t(x_first, *args), matrix @ xt + layer.bias.numpy()[:, None])
+    close(
+        ops.ops.fan_in_grad_features(g_first, layer.weight, layer.indices, 1, features, x.dtype), gx.numpy()
+    )
     gw, _ = ops.ops.fan_in_grad_weights(x, g, layer.indices, 1, True, x.dtype)
     close(gw[:part], torch.einsum("bls,bl->ls", x[:, some], some_g).numpy())
 
@@ -112,6 +117,7 @@ def bench_shape(table: Table, batch: int, features: int, labels: int, fan_in: in
     forward = {
         "ours": Case(lambda: ops.ops.fan_in_linear(x, *args), flops, False),
         GROUP: Case(lambda: ops.ops.fan_in_linear(x, *shared_args), flops, False),
+        FIRST: Case(lambda: ops.ops.fan_in_linear_t(x_first, *args), flops, False),
         NEW: Case(lambda: fresh(lambda: ops.ops.fan_in_linear(x, *args)), flops, False),
         "ours, top-5": Case(lambda: ops.ops.fan_in_topk(x, *args, 5), flops, False),
         "scipy CSR": Case(lambda: matrix @ xt, flops, True),
@@ -129,24 +135,26 @@ def bench_shape(table: Table, batch: int, features: int, labels: int, fan_in: in
         forward["dense nn.Linear"] = Case(lambda: dense(x), flops * features / fan_in, True)
     compare(table, shape, "forward", forward, rounds)
 
-    def grad_features(m: fanin.FixedFanInLinear) -> torch.Tensor:
+    def grad_features(m: fanin.FixedFanInLinear, g: torch.Tensor) -> torch.Tensor:
         return ops.ops.fan_in_grad_features(g, m.weight, m.indices, m.group_size, features, x.dtype)
 
     cases = {
-        "ours": Case(lambda: grad_features(layer), flops, False),
-        GROUP: Case(lambda: grad_features(shared), flops, False),
+        "ours": Case(lambda: grad_features(layer, g), flops, False),
+        FIRST: Case(lambda: grad_features(layer, g_first), flops, False),
+        GROUP: Case(lambda: grad_features(shared, g), flops, False),
         "scipy CSR": Case(lambda: matrix.T @ gt, flops, True),
         "scipy CSR" + ROWS: Case(lambda: rows((matrix.T @ rows(g.numpy().T)).T), flops, True),
     }
     compare(table, shape, "gradient for features", cases, rounds)
 
-    def grad_weights(m: fanin.FixedFanInLinear) -> torch.Tensor:
+    def grad_weights(m: fanin.FixedFanInLinear, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         return ops.ops.fan_in_grad_weights(x, g, m.indices, m.group_size, True, x.dtype)
 
     cases = {
-        "ours": Case(lambda: grad_weights(layer), flops, False),
-        GROUP: Case(lambda: grad_weights(shared), flops, False),
-        NEW: Case(lambda: fresh(lambda: grad_weights(layer)), flops, False),
+        "ours": Case(lambda: grad_weights(layer, x, g), flops, False),
+        FIRST: Case(lambda: grad_weights(layer, x_first, g_first), flops, False),
+        GROUP: Case(lambda: grad_weights(shared, x, g), flops, False),
+        NEW: Case(lambda: fresh(lambda: grad_weights(layer, x, g)), flops, False),
         "torch gather + einsum" + ROWS: Case(
             lambda: torch.einsum("bls,bl->ls", x[:, some], some_g), flops * part / labels, True
         ),

@@ -39,12 +39,21 @@ SIZES = [
     (130, 50, 4400, 9, 16),
     (20, 40, 301, 19, 32),
     (9, 300, 410, 20, 80),
+    # features that do not stay in L2: narrow tiles that stay for several blocks; sorted by feature all the same
+    (33, 17000, 700, 9, 1),
+    (18, 16500, 800, 300, 1),
+    (100, 8200, 600, 160, 1),
 ]
 
 
 def arrays(layer, x):
     f64 = [t.detach().double().numpy() for t in (x, layer.weight, layer.bias)]
     return *f64, layer.indices.numpy()
+
+
+def by_column(t):
+    """The same matrix, column after column in memory."""
+    return t.t().contiguous().t()
 
 
 def close(got, want, dtype, scale):
@@ -66,14 +75,17 @@ def test_passes_match_reference(simd, size, dtype):
     scale = 4.0 * np.sqrt(layer.fan_in)
     z = reference.forward(x_, W, b_)
     close(layer(x), z, dtype, scale)
+    args = (layer.weight, layer.indices, layer.bias, layer.group_size)
+    close(ops.ops.fan_in_linear_t(by_column(x), *args).t(), z, dtype, scale)
 
     g = torch.randn(z.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     gx_, gw_, gb_ = reference.gradients(x_, W, g.double().numpy(), idx, layer.group_size)
-    gx = ops.ops.fan_in_grad_features(g, layer.weight, layer.indices, layer.group_size, x.shape[1], dtype)
-    gw, gb = ops.ops.fan_in_grad_weights(x, g, layer.indices, layer.group_size, True, dtype)
-    close(gx, gx_, dtype, np.abs(gx_).max(initial=1))
-    close(gw, gw_, dtype, np.abs(gw_).max(initial=1))
-    close(gb, gb_, dtype, np.abs(gb_).max(initial=1))
+    for g, x in ((g, x), (by_column(g), by_column(x))):  # noqa: B020
+        gx = ops.ops.fan_in_grad_features(g, layer.weight, layer.indices, layer.group_size, x.shape[1], dtype)
+        gw, gb = ops.ops.fan_in_grad_weights(x, g, layer.indices, layer.group_size, True, dtype)
+        close(gx, gx_, dtype, np.abs(gx_).max(initial=1))
+        close(gw, gw_, dtype, np.abs(gw_).max(initial=1))
+        close(gb, gb_, dtype, np.abs(gb_).max(initial=1))
 
 
 @pytest.mark.parametrize("name", ["squared_hinge", "bce"])
@@ -174,13 +186,14 @@ def test_sparse_gradient_matches_dense(size, dtype):
 
 
 def test_bit_equal_over_threads():
-    layer, x = make(100, 60, 9000, 16, 1)
+    layer, rows = make(100, 60, 9000, 16, 1)
     shared, _ = make(100, 60, 9000, 16, 16)
+    far, far_x = make(100, 9000, 9000, 64, 1)
     targets = sp.random(100, 9000, 0.01, format="csr", random_state=0) != 0
 
     def everything():
         results = []
-        for module in (layer, shared):
+        for module, x in ((layer, rows), (shared, rows), (far, far_x)):
             a = x.clone().requires_grad_()
             module.zero_grad()
             module(a).square().sum().backward()
@@ -261,6 +274,7 @@ def test_opcheck(dtype):
     w, i = layer.weight.detach(), layer.indices
     checks = {
         "fan_in_linear": args,
+        "fan_in_linear_t": args,
         "fan_in_loss": (*args, crow, col, 0, 1.0, True, True, True),
         "fan_in_topk": (*(t.detach() if isinstance(t, torch.Tensor) else t for t in args), 2),
         "fan_in_grad_features": (g, w, i, 1, 9, dtype),
@@ -306,6 +320,12 @@ def test_large_outputs(simd, labels, group):
         out = layer(x)
         assert out.numel() * 4 > 8 << 20
         assert torch.equal(out, torch.cat([layer(x[i : i + 8]) for i in range(0, 33, 8)]))
+        for some in (
+            x,
+            torch.cat([x, x])[:48],
+        ):  # the same as (labels, batch), not in whole lines and in them
+            args = (some, layer.weight, layer.indices, layer.bias, group)
+            assert torch.equal(ops.ops.fan_in_linear_t(*args).t(), layer(some))
         narrow = layer.bfloat16()(x.bfloat16())
         few = torch.cat([layer(x[i : i + 8].bfloat16()) for i in range(0, 33, 8)])
     assert torch.equal(narrow, few)

@@ -70,6 +70,52 @@ def test_errors_say_what_is_wrong():
         layer(x.to(torch.int32))
 
 
+@pytest.mark.parametrize("features", [40, 9000, 70000])
+@pytest.mark.parametrize("label", [0, 299])
+def test_bad_index_is_refused_by_every_pass(simd, features, label):
+    layer, x = make(40, features, 300, 9, 1)
+    g = torch.randn(40, 300)
+    bad = layer.indices.clone()
+    bad[label, 8] = features
+    w, dtype = layer.weight, torch.float32
+    targets = (torch.arange(41), torch.zeros(40, dtype=torch.int64))
+    calls = {
+        "linear": (x, w, bad, None, 1),
+        "linear_t": (x, w, bad, None, 1),
+        "topk": (x, w, bad, None, 1, 3),
+        "loss": (x, w, bad, None, 1, *targets, 0, 1.0, True, True, False),
+        "grad_features": (g, w, bad, 1, features, dtype),
+        "grad_weights": (x, g, bad, 1, False, dtype),
+    }
+    for name, arguments in calls.items():
+        with pytest.raises(ValueError, match=f"below the number of features {features}"):
+            getattr(ops.ops, f"fan_in_{name}")(*arguments)
+
+
+def test_labels_first():
+    layer, x = make(5, 9, 40, 4, 1)
+    other = fanin.FixedFanInLinear(9, 40, 4, labels_first=True)
+    other.load_state_dict(layer.state_dict())
+    other = pickle.loads(pickle.dumps(other))
+    x.requires_grad_()
+    got, want = other(x), layer(x)
+    assert got.shape == want.shape
+    assert got.stride() == (1, 5)
+    assert torch.equal(got, want)
+    wide = torch.randn(2, 3, 9)
+    assert torch.equal(other(wide), layer(wide))
+    targets = torch.rand(5, 40).round()
+    gradients = []
+    for module, out in ((other, got), (layer, want)):
+        grad_out: list[torch.Tensor] = []
+        out.register_hook(grad_out.append)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(out, targets)
+        gradients.append(torch.autograd.grad(loss, [x, module.weight, module.bias]))
+        assert grad_out[0].stride() == out.stride()  # the loss keeps the order
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_dense_head_sparse_tail():
     layer = fanin.DenseHeadSparseTail(12, 50, head=[40, 3, 17], fan_in=5, group_size=4)
     x = torch.randn(6, 12, requires_grad=True)

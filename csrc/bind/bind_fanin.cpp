@@ -8,11 +8,11 @@ namespace {
 
 using namespace fanin;
 
-ConstTensor in(uintptr_t address, int type) {
-  return {reinterpret_cast<const void*>(address), static_cast<DType>(type)};
+ConstTensor in(uintptr_t address, int type, int order = 0) {
+  return {reinterpret_cast<const void*>(address), static_cast<DType>(type), static_cast<Order>(order)};
 }
-Tensor out(uintptr_t address, int type) {
-  return {reinterpret_cast<void*>(address), static_cast<DType>(type)};
+Tensor out(uintptr_t address, int type, int order = 0) {
+  return {reinterpret_cast<void*>(address), static_cast<DType>(type), static_cast<Order>(order)};
 }
 
 CsrView<> csr(int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices,
@@ -41,30 +41,33 @@ void bind_fanin(py::module_& m) {
           py::arg("bias"), py::arg("bias_type"));
   m.def(
       "fanin_forward",
-      [](const Layer& layer, uintptr_t x, int x_type, int64_t batch, uintptr_t to, int to_type, int threads) {
+      [](const Layer& layer, uintptr_t x, int x_type, int x_order, int64_t batch, uintptr_t to, int to_type,
+         int to_order, int threads) {
         const py::gil_scoped_release release;
-        forward(layer, in(x, x_type), batch, out(to, to_type), threads);
+        forward(layer, in(x, x_type, x_order), batch, out(to, to_type, to_order), threads);
       },
-      py::arg("layer"), py::arg("x"), py::arg("x_type"), py::arg("batch"), py::arg("to"), py::arg("to_type"),
-      py::arg("threads"));
+      py::arg("layer"), py::arg("x"), py::arg("x_type"), py::arg("x_order"), py::arg("batch"), py::arg("to"),
+      py::arg("to_type"), py::arg("to_order"), py::arg("threads"));
   m.def(
       "fanin_grad_features",
-      [](const Layer& layer, uintptr_t g, int g_type, int64_t batch, uintptr_t gx, int gx_type, int threads) {
+      [](const Layer& layer, uintptr_t g, int g_type, int g_order, int64_t batch, uintptr_t gx, int gx_type,
+         int threads) {
         const py::gil_scoped_release release;
-        grad_features(layer, in(g, g_type), batch, out(gx, gx_type), threads);
+        grad_features(layer, in(g, g_type, g_order), batch, out(gx, gx_type), threads);
       },
-      py::arg("layer"), py::arg("g"), py::arg("g_type"), py::arg("batch"), py::arg("gx"), py::arg("gx_type"),
-      py::arg("threads"));
+      py::arg("layer"), py::arg("g"), py::arg("g_type"), py::arg("g_order"), py::arg("batch"), py::arg("gx"),
+      py::arg("gx_type"), py::arg("threads"));
   m.def(
       "fanin_grad_weights",
-      [](const Layer& layer, uintptr_t x, int x_type, uintptr_t g, int g_type, int64_t batch, uintptr_t gw,
-         int gw_type, uintptr_t gbias, int gbias_type, int threads) {
+      [](const Layer& layer, uintptr_t x, int x_type, int x_order, uintptr_t g, int g_type, int g_order,
+         int64_t batch, uintptr_t gw, int gw_type, uintptr_t gbias, int gbias_type, int threads) {
         const py::gil_scoped_release release;
-        grad_weights(layer, in(x, x_type), in(g, g_type), batch, out(gw, gw_type), out(gbias, gbias_type),
-                     threads);
+        grad_weights(layer, in(x, x_type, x_order), in(g, g_type, g_order), batch, out(gw, gw_type),
+                     out(gbias, gbias_type), threads);
       },
-      py::arg("layer"), py::arg("x"), py::arg("x_type"), py::arg("g"), py::arg("g_type"), py::arg("batch"),
-      py::arg("gw"), py::arg("gw_type"), py::arg("gbias"), py::arg("gbias_type"), py::arg("threads"));
+      py::arg("layer"), py::arg("x"), py::arg("x_type"), py::arg("x_order"), py::arg("g"), py::arg("g_type"),
+      py::arg("g_order"), py::arg("batch"), py::arg("gw"), py::arg("gw_type"), py::arg("gbias"),
+      py::arg("gbias_type"), py::arg("threads"));
   m.def(
       "fanin_grad_features_sparse",
       [](const Layer& layer, const Array<int64_t>& indptr, const Array<int32_t>& indices,

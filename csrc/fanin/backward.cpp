@@ -63,8 +63,8 @@ void for_pieces(GradientLanes& g, int64_t batch, int64_t begin, int64_t end, int
   }
 }
 
-bool in_lanes(const Layer& layer) {
-  return layer.group % kLanes == 0;
+bool in_lanes(const Layer& layer, ConstTensor g) {
+  return layer.group % kLanes == 0 && g.order == Order::rows;
 }
 
 GradientLanes gradient_lanes(const Layer& layer, ConstTensor g, int64_t batch, int64_t step) {
@@ -123,32 +123,56 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
 void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, int threads) {
   check(layer, batch);
   const FaninBackward& passes = fanin_backward();
-  FeatureSums sums(layer, batch);
-  if (in_lanes(layer) && passes.whole_lines) {
+  const bool sorted = ByFeature::pays(layer, batch);
+  const auto [tile, stay, step] = sorted ? Walk{tile_size(), ByFeature::kLabels, ByFeature::kLabels}
+                                         : plain_walk(layer, block_labels(layer, 1024));
+  FeatureSums sums(layer, batch, tile);
+  if (in_lanes(layer, g) && passes.whole_lines) {
     grad_features_groups(layer, g, batch, sums, threads);
     return sums.store(gx, threads);
   }
-  const bool sorted = ByFeature::pays(layer, batch);
-  const int64_t step = sorted ? ByFeature::kLabels : block_labels(layer, 1024);
+  // Of a float32 matrix (labels, batch) whole tiles are used where they are. Sorted ones are read more often
+  // and copied: lines a power of two apart share their place in L1.
+  const bool columns = g.order == Order::columns, in_place = columns && g.type == DType::f32 && !sorted;
+  const bool at_once = columns && !in_place && stay == step;  // all tiles of a block
+  const int64_t tiles = tile_count(batch, tile), g_step = step * tile;
   parallel_for(sums.parts(), threads, [&](int64_t part, int) {
-    Buffer<float> tile_of_g(step * tile_size());
+    Buffer<float> tiles_of_g(at_once ? tiles * g_step : g_step);
     std::vector<float> scratch;
     BlockReader reader(layer);
     ByFeature by_feature;
+    // Labels first .. first + labels in tile t, which may be the first one to see them.
+    const auto block = [&](int64_t first, int64_t labels, int64_t t) {
+      if (t == 0 || stay > step) reader.read(first, labels);
+      if (t == 0 && sorted) {
+        reader.accept(fanin_convert().below(reader.lists(), labels * layer.fan_in, layer.features));
+        by_feature.sort(reader, labels, layer);
+      }
+      const int64_t row = t * tile, rows = tile_rows(batch, t, tile);
+      const bool there = in_place && rows == tile;
+      const float* g_tile = tiles_of_g.data();
+      if (there) {
+        g_tile = static_cast<const float*>(at(g, first * batch + row));
+      } else if (t == 0 || !at_once) {
+        pack_tiles(g, batch, layer.labels, {first, labels, row, at_once ? batch : rows}, scratch, tile,
+                   g_step, tiles_of_g.data());
+      }
+      if (at_once) g_tile += t * g_step;
+      if (sorted) {
+        passes.grad_features_sorted(sums.tile(part, t), by_feature.list(), by_feature.starts(),
+                                    layer.features, g_tile);
+      } else {
+        reader.accept(passes.grad_features(sums.tile(part, t), tile, reader.lists(), reader.weights(), g_tile,
+                                           there ? batch : tile, nullptr, labels, layer.fan_in, layer.group,
+                                           far_tile(layer), t == 0 || stay > step,
+                                           t == 0 ? layer.features : 0));
+      }
+    };
     const int64_t end = sums.begin(part + 1, step);
-    for (int64_t first = sums.begin(part, step); first < end; first += step) {
-      const int64_t labels = std::min(step, end - first);
-      reader.read(first, labels);
-      if (sorted) by_feature.sort(reader, labels, layer);
-      for (int64_t t = 0; t < tile_count(batch); ++t) {
-        const ConstTensor rows{at(g, t * tile_size() * layer.labels + first), g.type};
-        pack_tiles(rows, layer.labels, tile_rows(batch, t), labels, scratch, 0, tile_of_g.data());
-        if (sorted) {
-          passes.grad_features_sorted(sums.tile(part, t), by_feature.list(), by_feature.starts(),
-                                      layer.features, tile_of_g.data());
-        } else {
-          passes.grad_features(sums.tile(part, t), reader.lists(), reader.weights(), tile_of_g.data(),
-                               nullptr, labels, layer.fan_in, layer.group, far_tile(layer), t == 0);
+    for (int64_t start = sums.begin(part, step); start < end; start += stay) {
+      for (int64_t t = 0; t < tiles; ++t) {
+        for (int64_t first = start; first < std::min(end, start + stay); first += step) {
+          block(first, std::min(step, end - first), t);
         }
       }
     }
@@ -167,7 +191,7 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
   advise_huge(gw.data, layer.labels * s * size_of(gw.type));
   Layer lists = layer;  // the weights are not read here
   lists.weights = lists.bias = {};
-  if (in_lanes(layer) && batch > 0) {
+  if (in_lanes(layer, g) && batch > 0) {
     return grad_weights_groups(lists, packed, g, batch, gw, gbias, threads);
   }
   struct Scratch {
@@ -187,11 +211,12 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
     float* sum_bias = gbias.data ? sum_b.data() : nullptr;
     for (int64_t row = 0; row < batch; row += kRows) {
       const int64_t rows = std::min(kRows, batch - row);
-      const ConstTensor g_rows{at(g, row * layer.labels + first), g.type};
       const float* x_tiles = packed.data() + row / tile_size() * x_stride;
-      pack_tiles(g_rows, layer.labels, rows, labels, widened, step * tile_size(), block_of_g.data());
-      passes.grad_weights(x_tiles, x_stride, reader.lists(), block_of_g.data(), step * tile_size(), nullptr,
-                          tile_count(rows), labels, s, layer.group, sum_w.data(), sum_bias);
+      pack_tiles(g, batch, layer.labels, {first, labels, row, rows}, widened, tile_size(), step * tile_size(),
+                 block_of_g.data());
+      reader.accept(passes.grad_weights(x_tiles, x_stride, reader.lists(), block_of_g.data(),
+                                        step * tile_size(), nullptr, tile_count(rows), labels, s, layer.group,
+                                        row == 0 ? layer.features : 0, sum_w.data(), sum_bias));
     }
     convert.narrow(sum_w.data(), gw.type, labels * s, at(gw, first * s), streamed);
     if (streamed) convert.fence();

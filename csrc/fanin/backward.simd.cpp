@@ -6,6 +6,7 @@ namespace xmc::XMC_SIMD_NS {
 namespace {
 
 using fanin::kLanes;
+using fanin::kNarrow;
 using fanin::Lists;
 using fanin::Put;
 
@@ -20,14 +21,15 @@ constexpr int kPace =
 constexpr int kLaneVectors = kLanes / kWidth;
 
 // One label with its own index list. kAhead asks for the lines of the next label.
-template <bool kAhead, class Index>
+template <int kLine, bool kAhead, class Index>
 XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, const float* g,
                                   int64_t fan_in) {
-  vf gn[kVectors];
-  for (int v = 0; v < kVectors; ++v) gn[v] = load(g + v * kWidth);
+  constexpr int kVec = kLine / kWidth;
+  vf gn[kVec];
+  for (int v = 0; v < kVec; ++v) gn[v] = load(g + v * kWidth);
   const auto one = [&](uint64_t d, vf wi) {
-    float* p = gx + d * kTile;
-    for (int v = 0; v < kVectors; ++v) store(p + v * kWidth, fma(wi, gn[v], load(p + v * kWidth)));
+    float* p = gx + d * kLine;
+    for (int v = 0; v < kVec; ++v) store(p + v * kWidth, fma(wi, gn[v], load(p + v * kWidth)));
   };
   int64_t i = 0;
   for (; i + kSpread <= fan_in; i += kSpread) {
@@ -36,7 +38,7 @@ XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, 
       if constexpr (kAhead) {
         const Four next = four(list + fan_in + i + k);
         for (int j = 0; j < 4; ++j) {
-          for (int r = 0; r < kTile; r += 16) prefetch(gx + next.at[j] * kTile + r);
+          for (int r = 0; r < kLine; r += 16) prefetch(gx + next.at[j] * kLine + r);
         }
       }
       const Four line = four(list + i + k);
@@ -49,8 +51,8 @@ XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, 
 // kI connections of n_labels labels that share an index list: their lines of gx stay in registers.
 template <int kI, class Index>
 XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* w, const float* g,
-                                     const uint8_t* active, int64_t n_labels, int64_t fan_in,
-                                     fanin::Moving* moving = nullptr) {
+                                     int64_t g_stride, const uint8_t* active, int64_t n_labels,
+                                     int64_t fan_in, fanin::Moving* moving = nullptr) {
   vf a[kI][kPart];
   float* line[kI];
   for (int i = 0; i < kI; ++i) {
@@ -62,7 +64,7 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
     if (active && !active[n]) continue;
     if (moving && n % (kPace / (kInputs * kPart * kWidth)) == 0) move_on(*moving);
     vf gn[kPart];
-    for (int v = 0; v < kPart; ++v) gn[v] = load(g + n * kTile + v * kWidth);
+    for (int v = 0; v < kPart; ++v) gn[v] = load(g + n * g_stride + v * kWidth);
     for (int i = 0; i < kI; ++i) {
       const vf wi = splat(w[n * fan_in + i]);
       for (int v = 0; v < kPart; ++v) a[i][v] = fma(wi, gn[v], a[i][v]);
@@ -73,39 +75,60 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
   }
 }
 
-void grad_features(float* gx, Lists lists, const float* w, const float* g, const uint8_t* active,
-                   int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh) {
-  with_lists(lists, [&](const auto* list) {
-    for (int64_t l = 0; group == 1 && l < labels; ++l, list += fan_in) {
-      if (active && !active[l]) continue;
-      if (fresh) {
-        fetch_weights(w + l * fan_in, fan_in);
-        fetch_lists(list, fan_in);
-      }
-      if (far && l + 1 < labels) {
-        grad_features_one<true>(gx, list, w + l * fan_in, g + l * kTile, fan_in);
-      } else {
-        grad_features_one<false>(gx, list, w + l * fan_in, g + l * kTile, fan_in);
-      }
+template <int kLine, class Index>
+bool grad_features_plain(float* gx, const Index* list, const float* w, const float* g, int64_t g_stride,
+                         const uint8_t* active, int64_t labels, int64_t fan_in, bool far, bool fresh,
+                         int64_t features) {
+  for (int64_t l = 0; l < labels; ++l, list += fan_in, w += fan_in, g += g_stride) {
+    if (features && !all_below(list, fan_in, features)) return false;
+    if (active && !active[l]) continue;
+    if (fresh) {
+      fetch_weights(w, fan_in);
+      fetch_lists(list, fan_in);
+      for (int r = 0; r < kLine; r += 16) prefetch_far(g + 64 * g_stride + r);
+      prefetch_far(g + 64 * g_stride + kLine - 1);  // a matrix of somebody else need not start at a line
     }
-    for (int64_t l = 0; group > 1 && l < labels; l += group, list += fan_in) {
+    if (far && l + 1 < labels) {
+      grad_features_one<kLine, true>(gx, list, w, g, fan_in);
+    } else {
+      grad_features_one<kLine, false>(gx, list, w, g, fan_in);
+    }
+  }
+  return true;
+}
+
+bool grad_features(float* gx, int64_t line, Lists lists, const float* w, const float* g, int64_t g_stride,
+                   const uint8_t* active, int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh,
+                   int64_t features) {
+  bool below = true;
+  with_lists(lists, [&](const auto* list) {
+    if (group == 1) {
+      using Index = std::decay_t<decltype(*list)>;
+      const auto plain =
+          line < kTile ? &grad_features_plain<kNarrow, Index> : &grad_features_plain<kTile, Index>;
+      below = plain(gx, list, w, g, g_stride, active, labels, fan_in, far, fresh, features);
+      return;
+    }
+    for (int64_t l = 0; l < labels; l += group, list += fan_in) {
       const int64_t n = labels - l < group ? labels - l : group;
       const uint8_t* some = active ? active + l : nullptr;
       bool any = !active;
       for (int64_t k = 0; active && k < n; ++k) any = any || some[k];
       for (int v = 0; any && v < kTile; v += kPart * kWidth) {
-        const float *wl = w + l * fan_in, *gl = g + l * kTile + v;
+        const float *wl = w + l * fan_in, *gl = g + l * g_stride + v;
         if (v == 0 && fresh) fetch_weights(wl, n * fan_in);
         const bool ahead = v == 0 && far && l + group < labels;
         int64_t i = 0;
         for (; i + kInputs <= fan_in; i += kInputs) {
           if (ahead) fetch_lines(gx, list + fan_in + i, kInputs);
-          grad_features_shared<kInputs>(gx + v, list + i, wl + i, gl, some, n, fan_in);
+          grad_features_shared<kInputs>(gx + v, list + i, wl + i, gl, g_stride, some, n, fan_in);
         }
-        for (; i < fan_in; ++i) grad_features_shared<1>(gx + v, list + i, wl + i, gl, some, n, fan_in);
+        for (; i < fan_in; ++i)
+          grad_features_shared<1>(gx + v, list + i, wl + i, gl, g_stride, some, n, fan_in);
       }
     }
   });
+  return below;
 }
 
 // to[n][r] = g[r][n] for kLanes labels and a tile of rows, zeros for rows past the last.
@@ -142,10 +165,11 @@ void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w
           for (; i + kInputs <= fan_in; i += kInputs) {
             if (row == 0 && v == 0) fetch_weights(wl + i * n, kInputs * n);
             if (ahead && v == 0) fetch_lines(tile, list + fan_in + i, kInputs);
-            grad_features_shared<kInputs>(tile + v, list + i, wl + i, gt + v, nullptr, n, fan_in, moving);
+            grad_features_shared<kInputs>(tile + v, list + i, wl + i, gt + v, kTile, nullptr, n, fan_in,
+                                          moving);
           }
           for (; i < fan_in; ++i) {
-            grad_features_shared<1>(tile + v, list + i, wl + i, gt + v, nullptr, n, fan_in, moving);
+            grad_features_shared<1>(tile + v, list + i, wl + i, gt + v, kTile, nullptr, n, fan_in, moving);
           }
         }
       }
@@ -327,9 +351,9 @@ void labels_to_lanes(const float* g, float* to) {
 }
 
 template <class Index>
-void grad_weights_of(const float* x, int64_t x_stride, const Index* list, const float* g, int64_t g_stride,
+bool grad_weights_of(const float* x, int64_t x_stride, const Index* list, const float* g, int64_t g_stride,
                      const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
-                     float* gw) {
+                     int64_t features, float* gw) {
   constexpr int kN = kWidth >= 8 ? 4 : 2, kLaneTiles = 4;
   const auto any_active = [&](int64_t l, int64_t n) {
     bool any = !active;
@@ -340,6 +364,7 @@ void grad_weights_of(const float* x, int64_t x_stride, const Index* list, const 
   };
   for (int64_t first = 0; first < labels; first += group, list += fan_in) {
     const int64_t end = first + group < labels ? first + group : labels;
+    if (group == 1 && features && !all_below(list, fan_in, features)) return false;
     for (int64_t l = first, n; l < end; l += n) {
       const int64_t left = end - l;
       n = left >= kLanes ? kLanes : left < kN ? left : kN;
@@ -363,13 +388,16 @@ void grad_weights_of(const float* x, int64_t x_stride, const Index* list, const 
       }
     }
   }
+  return true;
 }
 
-void grad_weights(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
+bool grad_weights(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
                   const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
-                  float* gw, float* gbias) {
+                  int64_t features, float* gw, float* gbias) {
+  bool below = true;
   with_lists(lists, [&](const auto* list) {
-    grad_weights_of(x, x_stride, list, g, g_stride, active, tiles, labels, fan_in, group, gw);
+    below =
+        grad_weights_of(x, x_stride, list, g, g_stride, active, tiles, labels, fan_in, group, features, gw);
   });
   for (int64_t l = 0; gbias && l < labels; ++l) {
     vf a = splat(0.f);
@@ -378,6 +406,7 @@ void grad_weights(const float* x, int64_t x_stride, Lists lists, const float* g,
     }
     gbias[l] += sum(a);
   }
+  return below;
 }
 
 }  // namespace

@@ -31,23 +31,29 @@ FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, 
   return {scratch.data(), cols};
 }
 
-void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
-                int64_t step, float* tiles) {
-  for (int64_t t = 0; t < tile_count(rows); ++t) {
-    const int64_t some = tile_rows(rows, t);
-    const FloatRows from = float_rows({at(x, t * tile_size() * stride), x.type}, stride, some, cols, scratch);
-    fanin_convert().pack(from.data, from.stride, some, cols, tiles + t * step);
+void pack_tiles(ConstTensor g, int64_t batch, int64_t labels, const Piece& piece, std::vector<float>& scratch,
+                int64_t tile, int64_t step, float* tiles) {
+  const FaninConvert& convert = fanin_convert();
+  if (g.order == Order::columns) {
+    const FloatRows from = float_rows({at(g, piece.first * batch + piece.row), g.type}, batch, piece.labels,
+                                      piece.rows, scratch);
+    return convert.pack_columns(from.data, from.stride, piece.rows, piece.labels, tile, step, tiles);
+  }
+  for (int64_t t = 0; t < tile_count(piece.rows, tile); ++t, tiles += step) {
+    const int64_t row = piece.row + t * tile, rows = tile_rows(piece.rows, t, tile);
+    const FloatRows from =
+        float_rows({at(g, row * labels + piece.first), g.type}, labels, rows, piece.labels, scratch);
+    convert.pack(from.data, from.stride, rows, piece.labels, tile, tiles);
   }
 }
 
-Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads) {
-  const int64_t tiles = tile_count(batch);
-  Buffer<float> packed(tiles * features * tile_size());
+Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads, int64_t tile) {
+  const int64_t tiles = tile_count(batch, tile);
+  Buffer<float> packed(tiles * features * tile);
   parallel_for(tiles, batch * features > 100'000 ? threads : 1, [&](int64_t t, int) {
     std::vector<float> scratch;
-    const ConstTensor rows{at(x, t * tile_size() * features), x.type};
-    pack_tiles(rows, features, tile_rows(batch, t), features, scratch, 0,
-               packed.data() + t * features * tile_size());
+    const Piece all{0, features, t * tile, tile_rows(batch, t, tile)};
+    pack_tiles(x, batch, features, all, scratch, tile, 0, packed.data() + t * features * tile);
   });
   return packed;
 }
@@ -93,11 +99,9 @@ void BlockReader::read(int64_t first, int64_t labels) {
   const int64_t n = (labels + layer_.group - 1) / layer_.group * s;
   lists_ = {static_cast<const char*>(layer_.indices) + group * s * (layer_.index_bits / 8),
             layer_.index_bits};
-  if (!convert.below(lists_, n, layer_.features)) {
-    throw std::invalid_argument(
-        "indices must be below the number of features " + std::to_string(layer_.features) +
-        "; a row of labels " + std::to_string(first) + ".." + std::to_string(first + labels - 1) + " is not");
-  }
+  first_ = first;
+  labels_ = labels;
+  if (layer_.group > 1) accept(convert.below(lists_, n, layer_.features));
   const auto widened = [&](ConstTensor t, int64_t from, int64_t count, std::vector<float>& scratch) {
     if (!t.data) return static_cast<const float*>(nullptr);
     if (t.type == DType::f32) return static_cast<const float*>(t.data) + from;
@@ -107,6 +111,14 @@ void BlockReader::read(int64_t first, int64_t labels) {
   };
   weights_ = widened(layer_.weights, first * s, labels * s, weight_scratch_);
   bias_ = widened(layer_.bias, first, labels, bias_scratch_);
+}
+
+void BlockReader::accept(bool below) const {
+  if (below) return;
+  throw std::invalid_argument("indices must be below the number of features " +
+                              std::to_string(layer_.features) + "; a row of labels " +
+                              std::to_string(first_) + ".." + std::to_string(first_ + labels_ - 1) +
+                              " is not");
 }
 
 namespace {
@@ -121,14 +133,15 @@ int64_t sum_parts(const Layer& layer, int64_t floats) {
 
 }  // namespace
 
-FeatureSums::FeatureSums(const Layer& layer, int64_t batch)
+FeatureSums::FeatureSums(const Layer& layer, int64_t batch, int64_t tile)
     : batch_(batch),
       features_(layer.features),
       labels_(layer.labels),
-      parts_(sum_parts(layer, tile_count(batch) * tile_size() * layer.features)),
-      memory_(parts_ * tile_count(batch) * tile_size() * layer.features * int64_t{sizeof(float)}),
+      tile_(tile),
+      parts_(sum_parts(layer, tile_count(batch, tile) * tile * layer.features)),
+      memory_(parts_ * tile_count(batch, tile) * tile * layer.features * int64_t{sizeof(float)}),
       sums_(static_cast<float*>(memory_.data())) {
-  std::fill_n(sums_, parts_ * tile_count(batch) * tile_size() * features_, 0.f);
+  std::fill_n(sums_, parts_ * tile_count(batch, tile) * tile * features_, 0.f);
 }
 
 int64_t FeatureSums::begin(int64_t part, int64_t step) const {
@@ -137,22 +150,22 @@ int64_t FeatureSums::begin(int64_t part, int64_t step) const {
 
 void FeatureSums::store(Tensor gx, int threads) {
   const FaninConvert& convert = fanin_convert();
-  const int64_t tiles = tile_count(batch_), floats = features_ * tile_size();
+  const int64_t tiles = tile_count(batch_, tile_), floats = features_ * tile_;
   parallel_for(tiles, batch_ * features_ * parts_ > 100'000 ? threads : 1, [&](int64_t t, int) {
     float* total = tile(0, t);
     for (int64_t p = 1; p < parts_; ++p) {
       const float* part = tile(p, t);
       for (int64_t i = 0; i < floats; ++i) total[i] += part[i];
     }
-    const int64_t rows = tile_rows(batch_, t);
+    const int64_t rows = tile_rows(batch_, t, tile_);
     if (gx.type == DType::f32) {
-      convert.unpack(total, rows, features_, static_cast<float*>(at(gx, t * tile_size() * features_)),
+      convert.unpack(total, tile_, rows, features_, static_cast<float*>(at(gx, t * tile_ * features_)),
                      features_);
       return;
     }
     std::vector<float> scratch(static_cast<size_t>(rows * features_));
-    convert.unpack(total, rows, features_, scratch.data(), features_);
-    convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * tile_size() * features_), false);
+    convert.unpack(total, tile_, rows, features_, scratch.data(), features_);
+    convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * tile_ * features_), false);
   });
 }
 

@@ -26,12 +26,12 @@ inline void* at(Tensor t, int64_t i) {
 // Results above this size go past the caches; what the caches can hold is better left there for its reader.
 inline constexpr int64_t kStream = int64_t{8} << 20;
 
-inline int64_t tile_count(int64_t batch) {
-  return (batch + tile_size() - 1) / tile_size();
+inline int64_t tile_count(int64_t batch, int64_t tile = tile_size()) {
+  return (batch + tile - 1) / tile;
 }
 // Batch rows in tile t.
-inline int64_t tile_rows(int64_t batch, int64_t t) {
-  return std::min<int64_t>(tile_size(), batch - t * tile_size());
+inline int64_t tile_rows(int64_t batch, int64_t t, int64_t tile = tile_size()) {
+  return std::min(tile, batch - t * tile);
 }
 
 // Labels worked on together, a multiple of the group: `most` of them, fewer for long lists, so that weights
@@ -44,6 +44,20 @@ inline int64_t block_labels(const Layer& layer, int64_t most = 256) {
 // Whether a packed tile of x is too large to stay in L2: its next lines are then asked for ahead.
 inline bool far_tile(const Layer& layer) {
   return layer.features * tile_size() * int64_t{sizeof(float)} >= (int64_t{1} << 20);
+}
+
+// How a plain layer is walked through. Usually all tiles work on a block of labels in turn. If that would
+// fetch a tile from L3 again and again, tiles are narrow and each stays for many blocks: a megabyte of
+// weights.
+struct Walk {
+  int64_t tile;  // rows
+  int64_t stay;  // labels that a tile works on before the next one does
+  int64_t step;  // labels of a block
+};
+inline Walk plain_walk(const Layer& layer, int64_t step, int64_t far_step = 256) {
+  if (layer.group > 1 || !far_tile(layer)) return {tile_size(), step, step};
+  const int64_t blocks = (int64_t{1} << 18) / (far_step * layer.fan_in);
+  return {kNarrow, std::max<int64_t>(1, blocks) * far_step, far_step};
 }
 
 // Scratch for each thread of a parallel_for.
@@ -67,16 +81,17 @@ struct FloatRows {
 };
 FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch);
 
-// x (or g restricted to some columns) as tiles [tile][column][tile_size()], `step` floats from tile to tile.
-void pack_tiles(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch,
-                int64_t step, float* tiles);
-Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads);
-
-// A block of g: some rows of some labels.
+// A block of g (or x): some rows of some labels (features).
 struct Piece {
   int64_t first, labels, row, rows;
   bool operator==(const Piece&) const = default;
 };
+
+// A piece of g, a matrix batch x labels, as tiles [tile][label][tile], `step` floats from tile to tile.
+void pack_tiles(ConstTensor g, int64_t batch, int64_t labels, const Piece& piece, std::vector<float>& scratch,
+                int64_t tile, int64_t step, float* tiles);
+Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int threads,
+                            int64_t tile = tile_size());
 
 // Blocks of g in the layout of FaninConvert::lanes, one after the other: while a kernel works on one of them,
 // it takes the next one further.
@@ -104,7 +119,10 @@ class BlockReader {
  public:
   explicit BlockReader(const Layer& layer) : layer_(layer) {}
 
+  // Lists of groups are checked here, those of a plain layer by the kernel that reads them first.
   void read(int64_t first, int64_t labels);
+  // What that kernel says about the lists of the block; throws unless all indices are features.
+  void accept(bool below) const;
   Lists lists() const { return lists_; }
   const float* weights() const { return weights_; }
   const float* bias() const { return bias_; }
@@ -115,24 +133,25 @@ class BlockReader {
   std::vector<float> weight_scratch_, bias_scratch_;
   const float* weights_ = nullptr;
   const float* bias_ = nullptr;
+  int64_t first_ = 0, labels_ = 0;
 };
 
 // The gradient for the features is a sum over labels. The labels are cut into parts (by the shapes only),
 // each with its own sum, added up in order: the same bits for any number of threads.
 class FeatureSums {
  public:
-  FeatureSums(const Layer& layer, int64_t batch);
+  FeatureSums(const Layer& layer, int64_t batch, int64_t tile = tile_size());
 
   int64_t parts() const { return parts_; }
   // Labels of a part, cut at multiples of `step`.
   int64_t begin(int64_t part, int64_t step) const;
   float* tile(int64_t part, int64_t t) {
-    return sums_ + (part * tile_count(batch_) + t) * features_ * tile_size();
+    return sums_ + (part * tile_count(batch_, tile_) + t) * features_ * tile_;
   }
   void store(Tensor gx, int threads);
 
  private:
-  int64_t batch_, features_, labels_, parts_;
+  int64_t batch_, features_, labels_, tile_, parts_;
   Recycled memory_;
   float* sums_;
 };

@@ -7,6 +7,7 @@ namespace {
 
 using fanin::DType;
 using fanin::kLanes;
+using fanin::kNarrow;
 
 uint32_t bits_of(float f) {
   uint32_t u;
@@ -109,22 +110,10 @@ void fence_streams() {
   fence();
 }
 
-// The first to read the lists, so that it also asks for those that come next.
 bool below(fanin::Lists indices, int64_t n, int64_t features) {
-  constexpr int64_t kRun = 32, kAhead = 2048;
-  uint32_t largest = 0;
-  with_lists(indices, [&](const auto* list) {
-    const auto run = [&](int64_t first, int64_t end) {
-      for (int64_t i = first; i < end; ++i) largest = list[i] > largest ? list[i] : largest;
-    };
-    int64_t i = 0;
-    for (; i + kRun <= n; i += kRun) {
-      prefetch_far(list + i + kAhead);
-      run(i, i + kRun);
-    }
-    run(i, n);
-  });
-  return n == 0 || largest < features;
+  bool all = true;
+  with_lists(indices, [&](const auto* list) { all = all_below(list, n, features); });
+  return all;
 }
 
 // Floats of a row to ask for ahead: too few follow each other for the hardware to see a stream, and the
@@ -155,7 +144,7 @@ void move(fanin::Moving* block) {
 }
 
 // kWidth x kWidth blocks; what does not fill a block goes one by one.
-void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to) {
+void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, int64_t line, float* to) {
   int64_t r = 0;
   for (; r + kWidth <= rows; r += kWidth) {
     int64_t c = 0;
@@ -167,33 +156,61 @@ void pack(const float* from, int64_t stride, int64_t rows, int64_t cols, float* 
         prefetch_far(row + kAhead);
       }
       transpose(block);
-      for (int k = 0; k < kWidth; ++k) store(to + (c + k) * kTile + r, block[k]);
+      for (int k = 0; k < kWidth; ++k) store(to + (c + k) * line + r, block[k]);
     }
     for (; c < cols; ++c) {
-      for (int k = 0; k < kWidth; ++k) to[c * kTile + r + k] = from[(r + k) * stride + c];
+      for (int k = 0; k < kWidth; ++k) to[c * line + r + k] = from[(r + k) * stride + c];
     }
   }
-  for (; r < kTile; ++r) {
-    for (int64_t c = 0; c < cols; ++c) to[c * kTile + r] = r < rows ? from[r * stride + c] : 0.f;
+  for (; r < line; ++r) {
+    for (int64_t c = 0; c < cols; ++c) to[c * line + r] = r < rows ? from[r * stride + c] : 0.f;
   }
 }
 
-void unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride) {
+void unpack(const float* from, int64_t line, int64_t rows, int64_t cols, float* to, int64_t stride) {
   int64_t r = 0;
   for (; r + kWidth <= rows; r += kWidth) {
     int64_t c = 0;
     for (; c + kWidth <= cols; c += kWidth) {
       vf block[kWidth];
-      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * kTile + r);
+      for (int k = 0; k < kWidth; ++k) block[k] = load(from + (c + k) * line + r);
       transpose(block);
       for (int k = 0; k < kWidth; ++k) store(to + (r + k) * stride + c, block[k]);
     }
     for (; c < cols; ++c) {
-      for (int k = 0; k < kWidth; ++k) to[(r + k) * stride + c] = from[c * kTile + r + k];
+      for (int k = 0; k < kWidth; ++k) to[(r + k) * stride + c] = from[c * line + r + k];
     }
   }
   for (; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) to[r * stride + c] = from[c * kTile + r];
+    for (int64_t c = 0; c < cols; ++c) to[r * stride + c] = from[c * line + r];
+  }
+}
+
+void pack_columns(const float* from, int64_t stride, int64_t rows, int64_t cols, int64_t line, int64_t step,
+                  float* to) {
+  for (int64_t c = 0; c < cols; ++c, from += stride, to += line) {
+    float* tile = to;
+    for (int64_t first = 0; first < rows; first += line, tile += step) {
+      const int64_t n = rows - first < line ? rows - first : line;
+      int64_t r = 0;
+      for (; r + kNarrow <= n; r += kNarrow) {
+        prefetch_far(from + 16 * stride + first + r);
+        copy_line(from + first + r, tile + r);
+      }
+      for (; r < line; ++r) tile[r] = r < n ? from[first + r] : 0.f;
+    }
+  }
+}
+
+void unpack_columns(const float* from, int64_t line, int64_t rows, int64_t cols, float* to, int64_t stride,
+                    bool streamed) {
+  const bool whole = streamed && rows % kNarrow == 0 && stride % kNarrow == 0 &&
+                     reinterpret_cast<uintptr_t>(to) % (kNarrow * sizeof(float)) == 0;
+  for (int64_t c = 0; c < cols; ++c, from += line, to += stride) {
+    int64_t r = 0;
+    for (; whole && r < rows; r += kWidth) stream(to + r, load(from + r));
+    for (; r + kNarrow <= rows; r += kNarrow) copy_line(from + r, to + r);
+    for (; r < rows; ++r) to[r] = from[r];
   }
 }
 
@@ -225,7 +242,8 @@ void stream_rows(float* from, int64_t width, int64_t rows, int64_t cols, float* 
 
 }  // namespace
 
-extern const FaninConvert fanin_convert_table = {&widen, &narrow, &fence_streams, &below,      &lanes,
-                                                 &move,  &pack,   &unpack,        &stream_rows};
+extern const FaninConvert fanin_convert_table = {&widen,        &narrow,         &fence_streams, &below,
+                                                 &lanes,        &move,           &pack,          &unpack,
+                                                 &pack_columns, &unpack_columns, &stream_rows};
 
 }  // namespace xmc::XMC_SIMD_NS

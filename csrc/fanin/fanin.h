@@ -3,7 +3,7 @@
 //
 //   out[b, l] = bias[l] + sum_{i<s} x[b, idx[l / group, i]] * w[l, i]
 //
-// Shapes and layouts (all row-major and contiguous):
+// Shapes and layouts (all row-major and contiguous; x, out and g may be column-major instead, see Order):
 //   x       batch x features       out, g  batch x labels         idx  ceil(labels / group) x s
 //   w, gw   labels x s             bias, gbias  labels            gx   batch x features
 // An index list holds s different features. Indices have 16 bits, or 32 bits for more than 65,536 features.
@@ -13,10 +13,10 @@
 //
 // How it runs: the batch is the SIMD dimension. x is packed into tiles of two vectors of rows (kTile),
 // [tile][feature][kTile], so that a feature of a tile is one or two cache lines and one index serves kTile
-// rows; weights and indices stream through once per block of labels; output tiles are transposed in cache and
-// streamed to memory row by row. Groups of a multiple of 16 take the labels as SIMD dimension for the output
-// and the weights' gradient, so that neither out nor g needs a transposition, and fetch the next block of g
-// between the arithmetic.
+// rows; where that is more than L2 holds, tiles have 16 rows. Weights and indices stream through once per
+// block of labels; output tiles are transposed in cache and streamed to memory row by row. Groups of a
+// multiple of 16 take the labels as SIMD dimension for the output and the weights' gradient, so that neither
+// out nor g needs a transposition, and fetch the next block of g between the arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,19 @@ enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
 
 inline constexpr int64_t kMaxFeatures = int64_t{1} << 26;
 
+// How a matrix with a row for each batch row lies in memory: row after row as torch likes it, or column after
+// column, (features, batch) or (labels, batch), which spares the passes a transposition.
+enum class Order : int { rows = 0, columns = 1 };
+
 struct ConstTensor {
   const void* data = nullptr;
   DType type = DType::f32;
+  Order order = Order::rows;
 };
 struct Tensor {
   void* data = nullptr;
   DType type = DType::f32;
+  Order order = Order::rows;
 };
 
 struct Layer {

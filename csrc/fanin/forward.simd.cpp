@@ -6,6 +6,7 @@ namespace xmc::XMC_SIMD_NS {
 namespace {
 
 using fanin::kLanes;
+using fanin::kNarrow;
 using fanin::Lists;
 
 #if defined(XMC_SIMD_IS_avx512)  // 32 registers
@@ -18,7 +19,7 @@ constexpr int kRows = 8 / kLaneVectors;  // rows in registers where the labels a
 constexpr int kPart = 2;                 // vectors of a tile that a register tile of a group works on at once
 
 // One label with its own index list, kVec vectors. Two sums in turn hide the latency of the addition.
-template <int kVec, class Index>
+template <int kVec, int kLine, class Index>
 XMC_INLINE void forward_one(const float* x, const Index* list, const float* w, float bias, int64_t fan_in,
                             float* z) {
   vf a[2][kVec];
@@ -33,13 +34,13 @@ XMC_INLINE void forward_one(const float* x, const Index* list, const float* w, f
       const Four line = four(list + i + k);
       for (int j = 0; j < 4; ++j) {
         const vf wj = weights[k + j];
-        const float* p = x + line.at[j] * kTile;
+        const float* p = x + line.at[j] * kLine;
         for (int v = 0; v < kVec; ++v) a[j % 2][v] = fma(wj, load(p + v * kWidth), a[j % 2][v]);
       }
     }
   }
   for (; i < fan_in; ++i) {
-    const float* p = x + uint64_t{list[i]} * kTile;
+    const float* p = x + uint64_t{list[i]} * kLine;
     for (int v = 0; v < kVec; ++v) a[i % 2][v] = fma(splat(w[i]), load(p + v * kWidth), a[i % 2][v]);
   }
   for (int v = 0; v < kVec; ++v) store(z + v * kWidth, a[0][v] + a[1][v]);
@@ -67,16 +68,19 @@ XMC_INLINE void forward_shared(const float* x, const Index* list, const float* w
   }
 }
 
-template <int kVec, class Index>
-void forward_plain(const float* x, const Index* lists, const float* w, const float* bias, int64_t labels,
-                   int64_t fan_in, bool fresh, float* z) {
-  for (int64_t l = 0; l < labels; ++l) {
+template <int kVec, int kLine, class Index>
+bool forward_plain(const float* x, const Index* list, const float* w, const float* bias, int64_t labels,
+                   int64_t fan_in, bool fresh, int64_t features, float* z) {
+  for (int64_t l = 0; l < labels; ++l, list += fan_in, w += fan_in, z += kLine) {
     if (fresh) {
-      fetch_weights(w + l * fan_in, fan_in);
-      fetch_lists(lists + l * fan_in, fan_in);
+      fetch_weights(w, fan_in);
+      fetch_lists(list, fan_in);
     }
-    forward_one<kVec>(x, lists + l * fan_in, w + l * fan_in, bias ? bias[l] : 0.f, fan_in, z + l * kTile);
+    if (features && !all_below(list, fan_in, features)) return false;
+    for (int r = 0; r < kVec * kWidth; r += 16) prefetch_write(z + 2 * kLine + r);
+    forward_one<kVec, kLine>(x, list, w, bias ? bias[l] : 0.f, fan_in, z);
   }
+  return true;
 }
 
 // kVec of the tile's vectors, for all labels of a group. `ahead` asks for the lines of the next group, little
@@ -97,14 +101,19 @@ void forward_group(const float* x, const Index* list, const float* w, const floa
   }
 }
 
-void forward(const float* x, Lists lists, const float* w, const float* bias, int64_t labels, int64_t fan_in,
-             int64_t group, int64_t rows, bool far, bool fresh, float* z) {
+bool forward(const float* x, int64_t line, Lists lists, const float* w, const float* bias, int64_t labels,
+             int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh, int64_t features, float* z) {
   constexpr int kHalf = kVectors / 2;
   const bool half = rows <= kHalf * kWidth;
+  bool below = true;
   with_lists(lists, [&](const auto* list) {
     if (group == 1) {
-      return half ? forward_plain<kHalf>(x, list, w, bias, labels, fan_in, fresh, z)
-                  : forward_plain<kVectors>(x, list, w, bias, labels, fan_in, fresh, z);
+      const auto plain = line < kTile
+                             ? &forward_plain<kNarrow / kWidth, kNarrow, std::decay_t<decltype(*list)>>
+                         : half ? &forward_plain<kHalf, kTile, std::decay_t<decltype(*list)>>
+                                : &forward_plain<kVectors, kTile, std::decay_t<decltype(*list)>>;
+      below = plain(x, list, w, bias, labels, fan_in, fresh, features, z);
+      return;
     }
     for (int64_t l = 0; l < labels; l += group, list += fan_in) {
       const int64_t n = labels - l < group ? labels - l : group;
@@ -121,6 +130,7 @@ void forward(const float* x, Lists lists, const float* w, const float* bias, int
       }
     }
   });
+  return below;
 }
 
 void turn(const float* w, int64_t labels, int64_t fan_in, float* turned) {

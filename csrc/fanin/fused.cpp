@@ -33,9 +33,10 @@ std::vector<Positive> by_label(const CsrView<>& targets, int64_t labels) {
 void block_logits(const Layer& layer, const BlockReader& reader, const Buffer<float>& packed, int64_t batch,
                   int64_t labels, int64_t step, float* z) {
   for (int64_t t = 0; t < tile_count(batch); ++t) {
-    fanin_forward().forward(packed.data() + t * layer.features * tile_size(), reader.lists(),
-                            reader.weights(), reader.bias(), labels, layer.fan_in, layer.group,
-                            tile_rows(batch, t), far_tile(layer), t == 0, z + t * step * tile_size());
+    reader.accept(fanin_forward().forward(packed.data() + t * layer.features * tile_size(), tile_size(),
+                                          reader.lists(), reader.weights(), reader.bias(), labels,
+                                          layer.fan_in, layer.group, tile_rows(batch, t), far_tile(layer),
+                                          t == 0, t == 0 ? layer.features : 0, z + t * step * tile_size()));
   }
 }
 
@@ -98,8 +99,8 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
       total += losses.loss(loss, z, mine.sign.data() + t * z_stride, mine.valid.data() + t * tile_size(),
                            labels, scale, active);
       if (gx.data) {
-        passes.grad_features(sums.tile(part, t), mine.reader.lists(), mine.reader.weights(), z, active,
-                             labels, s, layer.group, far_tile(layer), t == 0);
+        passes.grad_features(sums.tile(part, t), tile_size(), mine.reader.lists(), mine.reader.weights(), z,
+                             tile_size(), active, labels, s, layer.group, far_tile(layer), t == 0, 0);
       }
     }
     mark(-1.f);
@@ -107,7 +108,7 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
       mine.sum_w.assign(static_cast<size_t>(labels * s), 0.f);
       mine.sum_b.assign(static_cast<size_t>(labels), 0.f);
       passes.grad_weights(packed.data(), x_stride, mine.reader.lists(), mine.z.data(), z_stride,
-                          mine.active.data(), tiles, labels, s, layer.group, mine.sum_w.data(),
+                          mine.active.data(), tiles, labels, s, layer.group, 0, mine.sum_w.data(),
                           mine.sum_b.data());
       if (gw.data) convert.narrow(mine.sum_w.data(), gw.type, labels * s, at(gw, first * s), false);
       if (gbias.data) convert.narrow(mine.sum_b.data(), gbias.type, labels, at(gbias, first), false);

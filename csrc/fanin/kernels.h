@@ -2,7 +2,8 @@
 // types are widened and narrowed at the border (widen, narrow).
 //
 // A packed tile is [feature][kTile]; a logit or gradient tile is [label][kTile], the labels of one block.
-// kTile is the level's own: two vectors, at least 16 rows (a cache line).
+// kTile is the level's own: two vectors, at least 16 rows (a cache line). Where a function has an argument
+// `line`, the tile is [..][line] instead, with kTile or kNarrow rows.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct Lists {
   int bits;
 };
 
-inline constexpr int kLanes = 16;  // labels side by side in FaninConvert::lanes
+inline constexpr int kNarrow = 16;  // rows of a narrow tile: a cache line
+inline constexpr int kLanes = 16;   // labels side by side in FaninConvert::lanes
 
 // A block of rows on its way into the layout of FaninConvert::lanes. Kernels take it a piece of kLanes floats
 // further now and then, so that memory and arithmetic work at the same time. Row by row: rows that are a
@@ -44,9 +46,15 @@ struct FaninConvert {
   void (*lanes)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
   // The same for what is left of `block`.
   void (*move)(Moving* block);
-  // to[c][r] = from[r][c] for rows < kTile (the rest of to's kTile columns is zero), and back.
-  void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
-  void (*unpack)(const float* from, int64_t rows, int64_t cols, float* to, int64_t stride);
+  // to[c][r] = from[r][c] for rows <= line (the rest of to's columns is zero), and back.
+  void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, int64_t line, float* to);
+  void (*unpack)(const float* from, int64_t line, int64_t rows, int64_t cols, float* to, int64_t stride);
+  // The same from and to a matrix that has its columns one after the other: to[c][r] = from[c][r]. More rows
+  // than a line holds go to the next tiles, `step` floats from tile to tile.
+  void (*pack_columns)(const float* from, int64_t stride, int64_t rows, int64_t cols, int64_t line,
+                       int64_t step, float* to);
+  void (*unpack_columns)(const float* from, int64_t line, int64_t rows, int64_t cols, float* to,
+                         int64_t stride, bool streamed);
   // to[r][c] = from[r][16 + c] past the caches (to be followed by fence()), in pieces from left to right:
   // `carry` (rows x 16) keeps the end of a piece for the cache line that the next one completes, and what it
   // kept is put in the first 16 columns of `from`. `first` and `last` mark the ends of a run of pieces. Every
@@ -69,12 +77,15 @@ struct Connection {
 // s, w labels x s, bias null or labels.
 struct FaninForward {
   int tile;  // kTile
-  // Only the first `rows` of the kTile batch rows matter.
+  // Only the first `rows` of the batch rows matter.
   // z[l][r] = bias[l] + sum_i w[l][i] x[list[l / group][i]][r]
-  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead. `fresh`: the
-  // first tile that takes these weights, those that follow in memory are asked for.
-  void (*forward)(const float* x, Lists lists, const float* w, const float* bias, int64_t labels,
-                  int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh, float* z);
+  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead. `fresh`:
+  // weights and lists that follow in memory are asked for. Lists of a plain layer are checked if `features`
+  // is not 0; returns false, with nothing read that is not there, if an index is not below it. Groups take no
+  // narrow tiles.
+  bool (*forward)(const float* x, int64_t line, Lists lists, const float* w, const float* bias,
+                  int64_t labels, int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh,
+                  int64_t features, float* z);
   // The same for groups of a multiple of 16, z[r][l] with z_stride floats from row to row and room for labels
   // rounded up to 16 and kTile rows. w is turned before: turned[l / 16][i][l % 16] = w[l][i].
   void (*turn)(const float* w, int64_t labels, int64_t fan_in, float* turned);
@@ -83,18 +94,20 @@ struct FaninForward {
 };
 
 struct FaninBackward {
-  // gx[list[l / group][i]][r] += w[l][i] g[l][r]; labels with active[l] = 0 are skipped (null: none).
-  void (*grad_features)(float* gx, Lists lists, const float* w, const float* g, const uint8_t* active,
-                        int64_t labels, int64_t fan_in, int64_t group, bool far, bool fresh);
+  // gx[list[l / group][i]][r] += w[l][i] g[l][r], g_stride floats from label to label; labels with
+  // active[l] = 0 are skipped (null: none).
+  bool (*grad_features)(float* gx, int64_t line, Lists lists, const float* w, const float* g,
+                        int64_t g_stride, const uint8_t* active, int64_t labels, int64_t fan_in,
+                        int64_t group, bool far, bool fresh, int64_t features);
   // The same over the connections of each feature, list[starts[d]] .. list[starts[d + 1]]: a line of gx is
   // read and written once.
   void (*grad_features_sorted)(float* gx, const Connection* list, const uint32_t* starts, int64_t features,
                                const float* g);
   // gw[l][i] += sum_t sum_r x_t[list[l / group][i]][r] g_t[l][r] over `tiles` tiles, x_t = x + t x_stride and
   // so on. gbias[l] += sum_t sum_r g_t[l][r] if not null. active_t = active + t labels.
-  void (*grad_weights)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
+  bool (*grad_weights)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t g_stride,
                        const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
-                       float* gw, float* gbias);
+                       int64_t features, float* gw, float* gbias);
   // Both for groups of a multiple of 16 and a gradient in FaninConvert::lanes, all labels active. x and gx
   // have a tile for every kTile of the rows, x_stride floats apart. `moving` is taken further on the way.
   void (*grad_features_rows)(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,

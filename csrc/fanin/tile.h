@@ -1,6 +1,8 @@
 // What the kernels of fixed fan-in share: the rows of a tile, lists of either width. For *.simd.cpp files.
 #pragma once
 
+#include <type_traits>
+
 #include "core/vec.h"
 #include "fanin/kernels.h"
 
@@ -82,11 +84,60 @@ XMC_INLINE void fetch_weights(const float* w, int64_t n) {
   for (int64_t k = 0; k < n; k += 16) prefetch_far(w + kAhead + k);
 }
 
-// The same for lists: they are checked a block at a time (FaninConvert::below) and must be there by then.
+// The same for lists.
 template <class Index>
 XMC_INLINE void fetch_lists(const Index* list, int64_t n) {
-  constexpr int64_t kAhead = 32768;
+  constexpr int64_t kAhead = 2048;
   for (int64_t k = 0; k < n; k += 64 / static_cast<int64_t>(sizeof(Index))) prefetch_far(list + kAhead + k);
+}
+
+// Whether all of n indices are below `features`. The lists of a plain layer are checked by the pass that
+// reads them first, one at a time: a pass of its own took 4 ms of the second shape's forward
+// (bench/bench_fanin.py), eight lists at a time 2 ms, one at a time nothing that can be measured.
+template <class Index>
+XMC_INLINE bool all_below(const Index* list, int64_t n, int64_t features) {
+#if defined(XMC_SIMD_IS_avx512)
+  constexpr int kLane = 64 / static_cast<int>(sizeof(Index));
+  const auto last = static_cast<int>(features - 1);
+  uint64_t above = 0;
+  for (int64_t i = 0; i < n; i += kLane) {
+    const uint32_t some = n - i >= kLane ? ~0u >> (32 - kLane) : (1u << (n - i)) - 1;
+    if constexpr (sizeof(Index) == 2) {
+      above |= _mm512_mask_cmpgt_epu16_mask(some, _mm512_maskz_loadu_epi16(some, list + i),
+                                            _mm512_set1_epi16(static_cast<int16_t>(last)));
+    } else {
+      const auto lanes = static_cast<__mmask16>(some);
+      above |= _mm512_mask_cmpgt_epu32_mask(lanes, _mm512_maskz_loadu_epi32(lanes, list + i),
+                                            _mm512_set1_epi32(last));
+    }
+  }
+  return !above;
+#else
+  int64_t i = 0;
+#if defined(XMC_SIMD_IS_avx2)
+  constexpr int kLane = 32 / static_cast<int>(sizeof(Index));
+  __m256i most = _mm256_setzero_si256(), last = _mm256_set1_epi32(static_cast<int>(features - 1));
+  if constexpr (sizeof(Index) == 2) last = _mm256_set1_epi16(static_cast<int16_t>(features - 1));
+  for (; i + kLane <= n; i += kLane) {
+    const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(list + i));
+    most = sizeof(Index) == 2 ? _mm256_max_epu16(most, some) : _mm256_max_epu32(most, some);
+  }
+  const __m256i both = sizeof(Index) == 2 ? _mm256_max_epu16(most, last) : _mm256_max_epu32(most, last);
+  if (_mm256_movemask_epi8(_mm256_cmpeq_epi16(both, last)) != -1) return false;
+#endif
+  uint32_t largest = 0;
+  for (; i < n; ++i) largest = list[i] > largest ? list[i] : largest;
+  return largest < features || n == 0;
+#endif
+}
+
+// Asks for a line that is about to be written: a store that waits for its line holds up those behind it.
+XMC_INLINE void prefetch_write(void* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 1);
+#else
+  prefetch(p);
+#endif
 }
 
 // A cache line of floats. Not memcpy: GCC 12 takes both places of such a copy in a loop for aligned.

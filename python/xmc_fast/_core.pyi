@@ -483,17 +483,27 @@ class FaninLayer:
     ) -> None: ...
 
 def fanin_forward(
-    layer: FaninLayer, x: int, x_type: int, batch: int, to: int, to_type: int, threads: int
+    layer: FaninLayer,
+    x: int,
+    x_type: int,
+    x_order: int,
+    batch: int,
+    to: int,
+    to_type: int,
+    to_order: int,
+    threads: int,
 ) -> None: ...
 def fanin_grad_features(
-    layer: FaninLayer, g: int, g_type: int, batch: int, gx: int, gx_type: int, threads: int
+    layer: FaninLayer, g: int, g_type: int, g_order: int, batch: int, gx: int, gx_type: int, threads: int
 ) -> None: ...
 def fanin_grad_weights(
     layer: FaninLayer,
     x: int,
     x_type: int,
+    x_order: int,
     g: int,
     g_type: int,
+    g_order: int,
     batch: int,
     gw: int,
     gw_type: int,

@@ -46,6 +46,16 @@ def pointer(t: Tensor) -> tuple[int, int]:
     return (t.data_ptr(), TYPES[t.dtype]) if t.numel() else (0, TYPES.get(t.dtype, 0))
 
 
+def _packed(t: Tensor) -> Tensor:
+    """Contiguous row by row, or, as it may also be, column by column."""
+    return t if t.t().is_contiguous() else t.contiguous()
+
+
+def _matrix(t: Tensor) -> tuple[int, int, int]:
+    """Address, type and order (csrc/fanin/fanin.h) of a packed matrix with a row for each batch row."""
+    return *pointer(t), int(not t.is_contiguous())
+
+
 def new_result(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Uninitialised. Large ones take memory that an earlier result has given back (at most 256 MiB wait for
     that, see csrc/core/recycle.h): new memory costs a fifth of a forward pass in page faults."""
@@ -69,19 +79,30 @@ def _label_features(indices: Tensor, labels: int, group: int) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int) -> Tensor:
+    return _linear(x, weight, indices, bias, group_size, False)
+
+
+def linear_t(x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int) -> Tensor:
+    return _linear(x, weight, indices, bias, group_size, True)
+
+
+def _linear(
+    x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int, transposed: bool
+) -> Tensor:
     check_rows(x, "x")
     check_layer(x.shape[1], weight, indices, bias, group_size)
     batch, features = x.shape
     labels = weight.shape[0]
     if _double(x, weight, bias):
         z = torch.einsum("bls,ls->bl", x[:, _label_features(indices, labels, group_size)], weight)
-        return (z if bias is None else z + bias).to(x.dtype).contiguous()
-    x, weight, indices = x.contiguous(), weight.contiguous(), indices.contiguous()
+        z = (z if bias is None else z + bias).to(x.dtype)
+        return (z.t() if transposed else z).contiguous()
+    x, weight, indices = _packed(x), weight.contiguous(), indices.contiguous()
     bias = None if bias is None else bias.contiguous()
-    out = new_result((batch, labels), x.dtype)
+    out = new_result((labels, batch) if transposed else (batch, labels), x.dtype)
     layer = layer_view(features, weight, indices, bias, labels, group_size)
     threads = threads_for(batch * weight.numel())
-    _core.fanin_forward(layer, *pointer(x), batch, *pointer(out), threads)
+    _core.fanin_forward(layer, *_matrix(x), batch, *pointer(out), int(transposed), threads)
     return out
 
 
@@ -96,10 +117,10 @@ def grad_features(
         columns = _label_features(indices, labels, group_size).reshape(-1)
         gx = grad.new_zeros(batch, features).index_add_(1, columns, products.reshape(batch, -1))
         return gx.to(dtype)
-    grad, weight, indices = grad.contiguous(), weight.contiguous(), indices.contiguous()
+    grad, weight, indices = _packed(grad), weight.contiguous(), indices.contiguous()
     gx = grad.new_empty(batch, features, dtype=dtype)
     layer = layer_view(features, weight, indices, None, labels, group_size)
-    _core.fanin_grad_features(layer, *pointer(grad), batch, *pointer(gx), threads_for(batch * weight.numel()))
+    _core.fanin_grad_features(layer, *_matrix(grad), batch, *pointer(gx), threads_for(batch * weight.numel()))
     return gx
 
 
@@ -116,13 +137,13 @@ def grad_weights(
         gw = torch.einsum("bls,bl->ls", x[:, _label_features(indices, labels, group_size)], grad)
         gb = grad.sum(0) if with_bias else grad.new_empty(0)
         return gw.to(dtype).contiguous(), gb.to(dtype)
-    x, grad, indices = x.contiguous(), grad.contiguous(), indices.contiguous()
+    x, grad, indices = _packed(x), _packed(grad), indices.contiguous()
     gw = new_result((labels, fan_in), dtype)
     check_layer(features, gw, indices, None, group_size)
     gb = new_result((labels if with_bias else 0,), dtype)
     layer = layer_view(features, None, indices, None, labels, group_size)
     threads = threads_for(batch * gw.numel())
-    _core.fanin_grad_weights(layer, *pointer(x), *pointer(grad), batch, *pointer(gw), *pointer(gb), threads)
+    _core.fanin_grad_weights(layer, *_matrix(x), *_matrix(grad), batch, *pointer(gw), *pointer(gb), threads)
     return gw, gb
 
 

@@ -36,6 +36,10 @@ class FixedFanInLinear(nn.Module):
     group_size : int
         Outputs that share an index list.
     bias : bool
+    labels_first : bool
+        The output, (batch, out_features) as ever, then lies in memory as (out_features, batch), the order in
+        which it is computed. Good for losses that work element by element, whose gradient keeps that order;
+        not for those that run along a row, such as softmax.
     seed : int
         Of the random connections; the weights follow torch's own generator.
 
@@ -59,6 +63,7 @@ class FixedFanInLinear(nn.Module):
     bias: nn.Parameter | None
     indices: Tensor
     record: list[Seen] | None = None
+    labels_first: bool = False
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class FixedFanInLinear(nn.Module):
         *,
         group_size: int = 1,
         bias: bool = True,
+        labels_first: bool = False,
         seed: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -80,7 +86,7 @@ class FixedFanInLinear(nn.Module):
         if out_features < 0:
             raise ValueError(f"out_features must be >= 0, got {out_features}")
         self.in_features, self.out_features = in_features, out_features
-        self.fan_in, self.group_size = fan_in, group_size
+        self.fan_in, self.group_size, self.labels_first = fan_in, group_size, labels_first
         groups = (out_features + group_size - 1) // group_size
         indices = ops.random_indices(groups, in_features, fan_in, seed=seed)
         self.register_buffer("indices", indices.to(device))
@@ -107,7 +113,9 @@ class FixedFanInLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in_features) -> (..., out_features)"""
         rows = self._rows(x)
-        out: Tensor = ops.ops.fan_in_linear(rows, self.weight, self.indices, self.bias, self.group_size)
+        linear = ops.ops.fan_in_linear_t if self.labels_first else ops.ops.fan_in_linear
+        out: Tensor = linear(rows, self.weight, self.indices, self.bias, self.group_size)
+        out = out.t() if self.labels_first else out
         if self.record is not None and out.requires_grad:
             self.record.append(seen_output(rows, out))
         return out if x.dim() == 2 else out.reshape(*x.shape[:-1], self.out_features)

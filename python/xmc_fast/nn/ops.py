@@ -5,6 +5,8 @@
 Shapes: x (batch, features), weight (labels, fan_in), indices (ceil(labels / group_size), fan_in), uint16 or
 int32, bias (labels,) or None. x, weight and gradients may each be float32, bfloat16 or float16 with float32
 sums; float64 takes a slow reference path in plain torch (for gradcheck). The output has x's dtype.
+``fan_in_linear_t`` gives the output as (labels, batch), the order in which it is computed: nothing has to be
+transposed. x and the output's gradient may be column-major (a ``.t()`` of such a matrix) for every operator.
 
 The operators have CPU kernels (``csrc/fanin``), fake kernels (torch.compile, export), autograd, and autocast
 (which casts x only: the weights need no copy, since every sum is float32 anyway). CUDA kernels are used where
@@ -28,6 +30,7 @@ __all__ = ["HAS_CUDA", "LOSSES", "index_dtype", "magnitude", "ops", "random_indi
 _lib: Any = torch.library.Library("xmc_fast", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LAYER = "Tensor weight, Tensor indices, Tensor? bias, int group_size"
 _lib.define(f"fan_in_linear(Tensor x, {_LAYER}) -> Tensor")
+_lib.define(f"fan_in_linear_t(Tensor x, {_LAYER}) -> Tensor")
 _lib.define(
     "fan_in_grad_features(Tensor grad, Tensor weight, Tensor indices, int group_size, int features,"
     " ScalarType dtype) -> Tensor"
@@ -54,6 +57,12 @@ ops = torch.ops.xmc_fast
 
 def _fake_linear(x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _fake_linear_t(
+    x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int
+) -> Tensor:
+    return x.new_empty(weight.shape[0], x.shape[0])
 
 
 def _fake_grad_features(
@@ -125,6 +134,10 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return gx, gw, None, gb if need_bias else None, None
 
 
+def _linear_t_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return _linear_backward(ctx, grad.t())
+
+
 def _loss_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:])
 
@@ -160,6 +173,7 @@ def _implement(name: str, kernel: Any, key: str) -> None:
 
 _FAKES: dict[str, Any] = {
     "linear": _fake_linear,
+    "linear_t": _fake_linear_t,
     "grad_features": _fake_grad_features,
     "grad_weights": _fake_grad_weights,
     "grad_sparse": _fake_grad_sparse,
@@ -169,12 +183,14 @@ _FAKES: dict[str, Any] = {
 for _name, _fake in _FAKES.items():
     _implement(_name, getattr(_fanin_cpu, _name), "CPU")
     torch.library.register_fake(f"xmc_fast::fan_in_{_name}", _fake, lib=_lib)
-for _name in ("linear", "loss", "topk"):
+for _name in ("linear", "linear_t", "loss", "topk"):
     for _device in ("cpu", "cuda"):
         _implement(_name, _autocast(f"fan_in_{_name}", _device), f"Autocast{_device.upper()}")
 for _name, _backward, _setup in (
     ("linear", _linear_backward, _linear_setup),
+    ("linear_t", _linear_t_backward, _linear_setup),
     ("loss", _loss_backward, _loss_setup),
 ):
     torch.library.register_autograd(f"xmc_fast::fan_in_{_name}", _backward, setup_context=_setup, lib=_lib)
+_implement("linear_t", lambda *args: ops.fan_in_linear(*args).t().contiguous(), "CUDA")
 HAS_CUDA = cuda.register(_implement)  # whether the package was built with CUDA kernels
