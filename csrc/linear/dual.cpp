@@ -19,6 +19,7 @@ constexpr double kRound3 = 1.2;     // of the third; halved when that was not en
 constexpr double kSlight = 0.5;     // of the tolerance: what an epoch leaves as it is, all rows together
 constexpr double kAlike = 0.25;     // rows less alike than this look ahead (dual_kernels.h, epoch)
 constexpr int kMaxEpochs = 60;      // per round
+constexpr int64_t kFrequent = 512;  // with a bias, a label on this fraction of the rows needs three rounds
 constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
 constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
@@ -272,7 +273,8 @@ struct DualSolver::State {
       tolerance[l] = share[l] = 0;
       if (!lane[l].busy) continue;
       const int32_t round = ++lane[l].rounds;
-      lane[l].eager = !thorough && round == 1 && round < problem.max_iterations;
+      const bool frequent = X.bias != 0 && positives_of(lane[l].label) * kFrequent >= X.n;
+      lane[l].eager = !thorough && round <= (frequent ? 2 : 1) && round < problem.max_iterations;
       tolerance[l] = thorough     ? lane[l].limit
                      : round == 1 ? std::numeric_limits<double>::infinity()
                                   : lane[l].limit * (round == 2 ? kRound2 : lane[l].factor);
