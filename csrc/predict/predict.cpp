@@ -5,17 +5,18 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
-#include "core/buffer.h"
 #include "core/parallel.h"
+#include "core/recycle.h"
 #include "predict/rows.h"
 #include "predict/topk_rows.h"
 
 namespace xmc {
 namespace {
 
-constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of a chunk's scores for one block
+constexpr int64_t kScoreBytes = int64_t{32} << 20;  // of a chunk's scores for one block
 constexpr int64_t kMaxChunk = 4096;
 constexpr int64_t kFewBytes = int64_t{4} << 20;  // of a block's dense weights, which then stay in a cache:
 constexpr int64_t kFewRows = 32;                 // so many rows at a time are enough
@@ -29,7 +30,8 @@ struct Candidate {
 
 struct Scratch {
   ChunkRows rows;
-  Buffer<float> partial;       // chunk x block
+  std::unique_ptr<Recycled> partial;  // floats, rows at a time x block
+  int64_t partial_rows = 0;
   TopKRows lower{0, 0};        // bounds of the k best
   std::vector<Candidate> may;  // of the block
   TopKRows top{0, 0};
@@ -244,8 +246,11 @@ void predict_block(const LayoutView& layout, const Calibration& calibration, int
                    int64_t from, int64_t to, Scratch& s) {
   const LayoutBlock& part = layout.parts[b];
   const int64_t tiles = layout.tiles_of(b), n = to - from;
-  if (s.partial.size() < n * layout.block) s.partial = Buffer<float>(n * layout.block);
-  float* partial = s.partial.data();
+  if (s.partial_rows < n) {
+    s.partial_rows = n;
+    s.partial = std::make_unique<Recycled>(n * layout.block * static_cast<int64_t>(sizeof(float)));
+  }
+  auto* partial = static_cast<float*>(s.partial->data());
   s.rows.split(layout, b, from, to);
   for (int64_t i = 0; i < n; ++i) {
     float* scores = partial + i * layout.block;
