@@ -214,6 +214,7 @@ def test_bound_of_rounded_weights_is_needed(simd):
     W = labels_with_step_one(1 + n)
     W[:, 100], W[:, 101:] = -0.02 * n - 1, 10.51  # looks like 11
     W[899, 100], W[899, 101:] = 0, 10.49  # looks like 10
+    W[896:899, 100] = -1e4  # alone in its tile
     assert best_by_bounds(W, np.ones((1, n + 1))) == [899]
 
 
@@ -225,6 +226,7 @@ def test_bound_of_rounded_values_is_needed(simd, levels, sign):
     W = labels_with_step_one(2 + n)
     W[:, 100] = 1000  # heavy, hence exact
     W[:899, 100] += 200 * n * 100.49 / levels - 1
+    W[896:899, 100] = -1e4  # the best one is alone in its tile
     W[:, 101] = 1  # dense; has the largest value
     W[:, 102:] = -100 * sign
     W[899, 102:] = 100 * sign
@@ -266,7 +268,7 @@ def test_blocks_of_labels_with_few_and_many_weights(simd):
     np.testing.assert_allclose(np.sort(everything.data[:13000]), np.sort(S[0]), atol=1e-5)
 
 
-@pytest.mark.parametrize("k", [5, 9000])
+@pytest.mark.parametrize("k", [5, 1000, 9000])
 def test_ties_across_blocks(simd, k):
     """The lower label wins although its block comes last."""
     W = np.zeros((9000, 30), np.float32)
