@@ -105,7 +105,7 @@ void LayoutBuilder::choose_dense(double min_density, int64_t budget) {
   }
 }
 
-// Heavy columns first, the others from left to right; lists of the sparse ones behind each other.
+// Heavy columns first, then the fullest; lists of the sparse ones behind each other.
 void LayoutBuilder::number_columns(int64_t b) {
   LayoutBlock& part = parts[b];
   int32_t* entries = entry.data() + b * columns;
@@ -115,13 +115,19 @@ void LayoutBuilder::number_columns(int64_t b) {
   for (int64_t c = 0; c < columns; ++c) total += squares[c];
   const bool any = total > 0 && total < std::numeric_limits<double>::infinity();
   const auto is_heavy = [&](int64_t c) { return any && double{squares[c]} * double{kMostHeavy} >= total; };
-  for (int64_t c = 0; c < columns; ++c) part.n_heavy += entries[c] == kDense && is_heavy(c);
-  int32_t next_heavy = 0, next = static_cast<int32_t>(part.n_heavy);
+  std::vector<int32_t> dense;
+  for (int64_t c = 0; c < columns; ++c) {
+    if (entries[c] != kDense) continue;
+    dense.push_back(static_cast<int32_t>(c));
+    part.n_heavy += is_heavy(c);
+  }
+  std::stable_sort(dense.begin(), dense.end(), [&](int32_t a, int32_t b) {
+    return is_heavy(a) != is_heavy(b) ? is_heavy(a) : counts[a] > counts[b];
+  });
+  for (size_t r = 0; r < dense.size(); ++r) entries[dense[r]] = static_cast<int32_t>(r);
   int64_t postings = 0;
   for (int64_t c = 0; c < columns; ++c) {
-    if (entries[c] == kDense) {
-      entries[c] = is_heavy(c) ? next_heavy++ : next++;
-    } else if (counts[c]) {
+    if (entries[c] == kEmpty && counts[c]) {
       if (postings > std::numeric_limits<int32_t>::max() - 4) {
         throw std::length_error("the model has too many weights for one prediction layout");
       }

@@ -13,8 +13,9 @@
 //           apart.
 //   empty   kEmpty.
 //
-// Dense columns are numbered from left to right, but the first n_heavy are those that have a good part of all
-// squares (a bias); their weights are also in heavy[first_heavy + (t * n_heavy + r) * kTile + lane].
+// Dense columns are numbered by falling numbers of weights, so that those of frequent features lie together,
+// but the first n_heavy are those that have a good part of all squares (a bias); their weights are also in
+// heavy[first_heavy + (t * n_heavy + r) * kTile + lane].
 //
 // Most labels are ruled out with the other dense weights in bytes (predict.h): w ~ step[p] * q with integers
 // |q| <= 127, q = byte[(first_cell + t * n_dense + r) * kTile + byte_place(lane)]. The largest kOutliers of a

@@ -16,8 +16,10 @@
 namespace xmc {
 namespace {
 
-constexpr int64_t kScoreBytes = int64_t{32} << 20;  // of a chunk's scores for one block
-constexpr int64_t kMaxChunk = 4096;
+constexpr int64_t kLeastScores = int64_t{32} << 20;  // bytes of a chunk's scores for one block
+constexpr int64_t kMostScores = int64_t{96} << 20;
+constexpr int64_t kAllScores = int64_t{192} << 20;  // of all threads, if that leaves each the least
+constexpr int64_t kMaxChunk = 8192;
 constexpr int64_t kFewBytes = int64_t{4} << 20;  // of a block's dense weights, which then stay in a cache:
 constexpr int64_t kFewRows = 32;                 // so many rows at a time are enough
 
@@ -40,12 +42,6 @@ struct Scratch {
 inline void fetch([[maybe_unused]] const void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p);
-#endif
-}
-
-inline void fetch_later([[maybe_unused]] const void* p) {
-#if defined(__GNUC__)
-  __builtin_prefetch(p, 0, 2);
 #endif
 }
 
@@ -94,7 +90,6 @@ class Pass {
       : layout_(layout),
         part_(layout.parts[b]),
         first_tile_(b * layout.block / kTile),
-        end_tile_(first_tile_ + layout.tiles_of(b)),
         calibration_(calibration),
         first_row_(first_row),
         n_(n),
@@ -124,7 +119,6 @@ class Pass {
         predict_kernels().bounds(tiles, n_tiles, rows_, from, to, partial, layout_.block, thresholds, hits_,
                                  scores_);
       }
-      fetch_ahead(t + n_tiles, n_tiles, from, to);
       const uint64_t* hits = hits_;
       const float* scores = scores_;
       for (int64_t i = from; i < to; ++i) {
@@ -136,16 +130,6 @@ class Pass {
       }
       if (s_.may.size() > most_) drop_candidates();
     }
-  }
-
-  // A tile's bytes are read in no order: those of the next n tiles are asked for, a part with each group of
-  // rows.
-  void fetch_ahead(int64_t t, int64_t n, int64_t from, int64_t to) const {
-    if (exact_ || n_ < kManyRows) return;
-    if (t >= end_tile_) return;
-    const int8_t* next = tile_at(t).byte;
-    const int64_t lines = part_.n_dense * std::min(n, end_tile_ - t);
-    for (int64_t s = lines * from / n_; s < lines * to / n_; ++s) fetch_later(next + s * kTile);
   }
 
   // Keeps the list of candidates short: without those that are out by now, or scored early.
@@ -175,7 +159,6 @@ class Pass {
   static constexpr int64_t kGroup = 16;
   static constexpr int64_t kNearBytes = 400 << 10;  // of a tile: two of them stay in a near cache
   static constexpr int kMostTiles = 2;              // of any kernel
-  static constexpr int64_t kManyRows = 256;         // read nearly all of a tile
   static constexpr int64_t kExactShare = 16;        // of the labels, from which on k is large
   static constexpr size_t kMaxCandidates = 512;     // on average per row
 
@@ -230,7 +213,7 @@ class Pass {
 
   const LayoutView& layout_;
   const LayoutBlock& part_;
-  const int64_t first_tile_, end_tile_;
+  const int64_t first_tile_;
   const Calibration& calibration_;
   const int64_t first_row_, n_;
   const size_t most_;
@@ -291,14 +274,19 @@ void predict_chunk(const LayoutView& layout, const CsrView<>& x, const RowOption
   }
 }
 
+// A chunk reads all dense weights once: the more rows, the less often they come from memory.
+int64_t rows_at_once(int64_t block, int threads) {
+  const int64_t bytes = std::clamp(kAllScores / threads, kLeastScores, kMostScores);
+  return std::clamp<int64_t>(bytes / (block * static_cast<int64_t>(sizeof(float))), 16, kMaxChunk);
+}
+
 }  // namespace
 
 void predict_topk(const LayoutView& layout, const CsrView<>& x, const RowOptions& options,
                   const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores) {
   k = std::min(k, layout.labels);
   if (k <= 0 || x.rows == 0) return;
-  const int64_t fit = kScoreBytes / (layout.block * static_cast<int64_t>(sizeof(float)));
-  const int64_t limit = std::clamp<int64_t>(fit, 16, kMaxChunk);
+  const int64_t limit = rows_at_once(layout.block, threads);
   // Chunks of equal size, a multiple of the threads of them.
   const int64_t chunks = chunk_count(x.rows, limit * threads) * threads;
   const int64_t chunk = std::max<int64_t>(1, chunk_count(x.rows, chunks));
