@@ -6,29 +6,29 @@ namespace {
 constexpr uint32_t kVecMask = (1u << kWidth) - 1;
 constexpr int64_t kFlush = 128;  // float sums are added to double ones after so many terms
 
-XMC_INLINE void flush(double* total, Sixteen& part) {
+XMC_INLINE void flush(double* total, Line& part) {
   float x[kLanes];
-  store16(x, part);
+  store_line(x, part);
   for (int l = 0; l < kLanes; ++l) total[l] += static_cast<double>(x[l]);
-  part = zero16();
+  part = zero_line();
 }
 XMC_INLINE uint32_t bits(uint32_t mask, int k) {
   return (mask >> (k * kWidth)) & kVecMask;
 }
 
 // The bias's weights; anything finite without a bias.
-XMC_INLINE Sixteen bias_weight(const Lanes& s) {
-  return s.bias != 0 ? load16(s.w + (s.D - 1) * kLanes) : zero16();
+XMC_INLINE Line bias_weight(const Lanes& s) {
+  return s.bias != 0 ? load_line(s.w + (s.D - 1) * kLanes) : zero_line();
 }
 
 template <class Rows>
 int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
   const Rows rows(s);
-  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
-  const Sixteen slight = load16(s.slight);
+  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
+  const Line slight = load_line(s.slight);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
   const vf bias = splat(s.bias);
-  Sixteen total = zero16(), balance = load16(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
+  Line total = zero_line(), balance = load_line(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
   for (int k = 0; k < kVecs; ++k) {
     bias_step.v[k] = bias * load(s.bias_share + k * kWidth);
     hp2.v[k] = fma(bias, bias_step.v[k], hp.v[k]);
@@ -37,20 +37,20 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
   int64_t kept = 0;
   const bool look_ahead = s.look_ahead && count >= kMany;
   const vf delayed = splat(look_ahead ? kDelayed : 0.f);
-  Sixteen ahead = count > 0 ? rows.dot(order[0], s.w) : zero16();
+  Line ahead = count > 0 ? rows.dot(order[0], s.w) : zero_line();
   for (int64_t q = 0; q < count; ++q) {
     const int64_t i = order[q];
     const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
     prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
-    const Sixteen z = ahead;
+    const Line z = ahead;
     const int64_t follows = order[q + 1 < count ? q + 1 : q];
     float* alpha = s.alpha + i * kLanes;
     const vf norm2 = splat(s.rows[i].norm2);
     const uint32_t positive = s.positive[i];
     uint32_t moving = 0;
-    Sixteen step, after;
+    Line step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k);
       const vf a = load(alpha + k * kWidth);
@@ -67,7 +67,7 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
       moving |= gt(max(P, zero - P), slight.v[k]) << (k * kWidth);
     }
     if (moving) {
-      store16(alpha, after);
+      store_line(alpha, after);
       for (int k = 0; k < kVecs; ++k) {
         balance.v[k] = balance.v[k] + step.v[k];
         b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
@@ -81,25 +81,25 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
     }
     if (moving & open) order[kept++] = static_cast<int32_t>(i);
   }
-  store16(violation2, total);
-  store16(s.balance, balance);
-  if (s.bias != 0) store16(s.w + (s.D - 1) * kLanes, b);
+  store_line(violation2, total);
+  store_line(s.balance, balance);
+  if (s.bias != 0) store_line(s.w + (s.D - 1) * kLanes, b);
   return kept;
 }
 
 template <class Rows>
 void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
   const Rows rows(s);
-  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
+  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
   const vf outside = splat(-kNear), margin = splat(-1.f - kNear);
-  const Sixteen b = bias_weight(s);
+  const Line b = bias_weight(s);
   const vf bias = splat(s.bias);
-  Sixteen violation = zero16(), balance = zero16();
+  Line violation = zero_line(), balance = zero_line();
   int64_t count = 0;
   for (int l = 0; l < kLanes; ++l) out.violation2[l] = out.balance[l] = 0;
   for (int64_t i = 0; i < s.n; ++i) {
-    Sixteen z = rows.dot(i, s.w);
+    Line z = rows.dot(i, s.w);
     for (int k = 0; k < kVecs; ++k) z.v[k] = fma(bias, b.v[k], z.v[k]);
     uint32_t inside = 0;
     for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], margin) << (k * kWidth);
@@ -108,7 +108,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
     const vf norm2 = splat(s.rows[i].norm2);
     uint32_t needed = 0, moved = 0;
     float* slacks = out.slacks + count * kLanes;
-    Sixteen step, after;
+    Line step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k), live = bits(s.live, k);
       const vf a = load(s.alpha + i * kLanes + k * kWidth);
@@ -128,7 +128,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
       moved |= eager;
     }
     if (moved) {
-      store16(s.alpha + i * kLanes, after);
+      store_line(s.alpha + i * kLanes, after);
       rows.axpy(i, step, s.w);
     }
     if (needed) {
@@ -148,12 +148,11 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
 }
 
 // -2 C c_i s_i max(0, slack) of found row u when the bias moves all z by `shift`; *slacks gets max(0, slack).
-XMC_INLINE Sixteen coefficient(const Lanes& s, const PassResult& p, int64_t u, const Sixteen& shift,
-                               Sixteen* slacks) {
+XMC_INLINE Line coefficient(const Lanes& s, const PassResult& p, int64_t u, const Line& shift, Line* slacks) {
   const uint32_t positive = s.positive[p.rows[u]];
-  const Sixteen hp = load16(s.half_inverse_positive), hn = load16(s.half_inverse_negative);
+  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
   const vf zero = splat(0.f);
-  Sixteen c;
+  Line c;
   for (int k = 0; k < kVecs; ++k) {
     const uint32_t pos = bits(positive, k);
     const vf slack = load(p.slacks + u * kLanes + k * kWidth);
@@ -166,14 +165,14 @@ XMC_INLINE Sixteen coefficient(const Lanes& s, const PassResult& p, int64_t u, c
 
 // A Newton step of the bias's weight alone: multipliers that lag behind it add up in its gradient. At most as
 // far as the pass has seen the rows.
-Sixteen center(const Lanes& s, const PassResult& p, uint32_t wanted) {
+Line center(const Lanes& s, const PassResult& p, uint32_t wanted) {
   const vf zero = splat(0.f);
   double slope[kLanes] = {}, curvature[kLanes] = {};
-  Sixteen slopes = zero16(), curvatures = zero16();
+  Line slopes = zero_line(), curvatures = zero_line();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
-    Sixteen slack;
-    const Sixteen c = coefficient(s, p, u, zero16(), &slack);
+    Line slack;
+    const Line c = coefficient(s, p, u, zero_line(), &slack);
     for (int k = 0; k < kVecs; ++k) {
       slopes.v[k] = slopes.v[k] + c.v[k];
       const vf size = max(c.v[k], zero - c.v[k]);
@@ -195,31 +194,31 @@ Sixteen center(const Lanes& s, const PassResult& p, uint32_t wanted) {
     shift[l] = wanted >> l & 1u ? static_cast<float>(z > most ? most : z < -most ? -most : z) : 0.f;
     b[l] += shift[l] / s.bias;
   }
-  return load16(shift);
+  return load_line(shift);
 }
 
 template <class Rows>
 void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2, double* w_norm2) {
   const Rows rows(s);
-  const Sixteen shift = s.bias != 0 ? center(s, p, wanted) : zero16();
+  const Line shift = s.bias != 0 ? center(s, p, wanted) : zero_line();
   for (int l = 0; l < kLanes; ++l) g_norm2[l] = w_norm2[l] = p.loss[l] = 0;
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
-    Sixteen part = zero16();
+    Line part = zero_line();
     for (int64_t t = j; t < end; ++t) {
-      const Sixteen w = load16(s.w + t * kLanes);
-      store16(g + t * kLanes, w);
+      const Line w = load_line(s.w + t * kLanes);
+      store_line(g + t * kLanes, w);
       for (int k = 0; k < kVecs; ++k) part.v[k] = fma(w.v[k], w.v[k], part.v[k]);
     }
     flush(w_norm2, part);
   }
   double slope[kLanes] = {}, rows_inside[kLanes] = {};
   const vf zero = splat(0.f), one = splat(1.f);
-  Sixteen slopes = zero16(), loss = zero16(), active = zero16();
+  Line slopes = zero_line(), loss = zero_line(), active = zero_line();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
-    Sixteen slack;
-    const Sixteen c = coefficient(s, p, u, shift, &slack);
+    Line slack;
+    const Line c = coefficient(s, p, u, shift, &slack);
     rows.axpy(p.rows[u], c, g);
     for (int k = 0; k < kVecs; ++k) {
       slopes.v[k] = slopes.v[k] + c.v[k];
@@ -245,9 +244,9 @@ void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* 
   }
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
-    Sixteen part = zero16();
+    Line part = zero_line();
     for (int64_t t = j; t < end; ++t) {
-      const Sixteen v = load16(g + t * kLanes);
+      const Line v = load_line(g + t * kLanes);
       for (int k = 0; k < kVecs; ++k) part.v[k] = fma(v.v[k], v.v[k], part.v[k]);
     }
     flush(g_norm2, part);

@@ -1,32 +1,15 @@
 // Rows of X against sixteen lanes (dual_kernels.h): dot products and steps. For dual.simd.cpp only.
 #pragma once
 
-#include "core/vec.h"
 #include "linear/dual_kernels.h"
+#include "linear/line.h"
 
 namespace xmc::XMC_SIMD_NS {
 namespace {
 
-constexpr int kVecs = kLanes / kWidth;
+static_assert(kVecs * kWidth == kLanes);
 constexpr int kUnroll = kVecs == 1 ? 8 : kVecs == 2 ? 4 : 1;
 
-struct Sixteen {
-  vf v[kVecs];
-};
-
-XMC_INLINE Sixteen load16(const float* p) {
-  Sixteen r;
-  for (int k = 0; k < kVecs; ++k) r.v[k] = load(p + k * kWidth);
-  return r;
-}
-XMC_INLINE void store16(float* p, const Sixteen& a) {
-  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, a.v[k]);
-}
-XMC_INLINE Sixteen zero16() {
-  Sixteen r;
-  for (int k = 0; k < kVecs; ++k) r.v[k] = splat(0.f);
-  return r;
-}
 XMC_INLINE int64_t wide_id(const uint16_t* id) {
   return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
 }
@@ -49,8 +32,8 @@ XMC_INLINE vf sum(const Sums& acc, int k) {
   }
 }
 
-XMC_INLINE Sixteen sum(const Sums& acc) {
-  Sixteen z;
+XMC_INLINE Line sum(const Sums& acc) {
+  Line z;
   for (int k = 0; k < kVecs; ++k) z.v[k] = sum<0, kUnroll>(acc, k);
   return z;
 }
@@ -80,15 +63,15 @@ struct SparseRows {
     }
   }
   // The same entries: m += c x, one after the other, for a padding id may be one of the row's as well.
-  XMC_INLINE static void write(const Walk& row, int32_t t, const Sixteen& c, float* m) {
+  XMC_INLINE static void write(const Walk& row, int32_t t, const Line& c, float* m) {
     for (int u = 0; u < kUnroll; ++u) add_entry(row.id[t + u], row.value[t + u], c, m);
   }
-  XMC_INLINE static void add_entry(int64_t j, float value, const Sixteen& c, float* m) {
+  XMC_INLINE static void add_entry(int64_t j, float value, const Line& c, float* m) {
     float* p = m + j * kLanes;
     const vf x = splat(value);
     for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
   }
-  XMC_INLINE static Sixteen finish_dot(const Walk& row, const float* m, Sums& acc) {
+  XMC_INLINE static Line finish_dot(const Walk& row, const float* m, Sums& acc) {
     for (int32_t t = 0; t < row.tail; ++t) {
       const float* p = m + wide_id(row.id + row.stored + 2 * t) * kLanes;
       const vf x = splat(row.value[row.stored + t]);
@@ -96,13 +79,13 @@ struct SparseRows {
     }
     return sum(acc);
   }
-  XMC_INLINE static void finish_axpy(const Walk& row, const Sixteen& c, float* m) {
+  XMC_INLINE static void finish_axpy(const Walk& row, const Line& c, float* m) {
     for (int32_t t = 0; t < row.tail; ++t) {
       add_entry(wide_id(row.id + row.stored + 2 * t), row.value[row.stored + t], c, m);
     }
   }
 
-  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+  XMC_INLINE Line dot(int64_t i, const float* m) const {
     const Walk row = walk(i);
     Sums acc;
     clear(acc);
@@ -110,7 +93,7 @@ struct SparseRows {
     return finish_dot(row, m, acc);
   }
 
-  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+  XMC_INLINE void axpy(int64_t i, const Line& c, float* m) const {
     const Walk row = walk(i);
     for (int32_t t = 0; t < row.stored; t += kUnroll) write(row, t, c, m);
     finish_axpy(row, c, m);
@@ -119,7 +102,7 @@ struct SparseRows {
   static constexpr bool kExact = false;
   // axpy of row i and, between its stores, which alone would hold up what comes after them, the dot product
   // of row `next`: of the features they share it sees some before the step and some after it.
-  XMC_INLINE Sixteen axpy_and_dot(int64_t i, const Sixteen& c, int64_t next, float* m) const {
+  XMC_INLINE Line axpy_and_dot(int64_t i, const Line& c, int64_t next, float* m) const {
     const Walk from = walk(i), to = walk(next);
     Sums acc;
     clear(acc);
@@ -158,7 +141,7 @@ struct DenseRows {
   int64_t D;  // without the bias
   explicit DenseRows(const Lanes& s) : x(s.dense), stride(s.D), D(s.D - (s.bias != 0)) {}
 
-  XMC_INLINE Sixteen dot(int64_t i, const float* m) const {
+  XMC_INLINE Line dot(int64_t i, const float* m) const {
     const float* value = x + i * stride;
     Sums acc;
     clear(acc);
@@ -178,7 +161,7 @@ struct DenseRows {
     return sum(acc);
   }
 
-  XMC_INLINE void axpy(int64_t i, const Sixteen& c, float* m) const {
+  XMC_INLINE void axpy(int64_t i, const Line& c, float* m) const {
     const float* value = x + i * stride;
     for (int64_t j = 0; j < D; ++j) {
       float* p = m + j * kLanes;
@@ -189,7 +172,7 @@ struct DenseRows {
 
   // All features are shared: the dot product is that after the step.
   static constexpr bool kExact = true;
-  XMC_INLINE Sixteen axpy_and_dot(int64_t i, const Sixteen& c, int64_t next, float* m) const {
+  XMC_INLINE Line axpy_and_dot(int64_t i, const Line& c, int64_t next, float* m) const {
     const float *from = x + i * stride, *to = x + next * stride;
     Sums acc;
     clear(acc);

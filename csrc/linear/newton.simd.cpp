@@ -1,31 +1,14 @@
-#include "core/vec.h"
+#include "linear/line.h"
 #include "linear/newton_kernels.h"
 
 namespace xmc::XMC_SIMD_NS {
 namespace {
 
-constexpr int kVecs = kLanes / kWidth;  // vectors per line of a lane matrix
+static_assert(kVecs * kWidth == kLanes);
 constexpr int kDenseRows = kWidth == 16 ? 8 : 4;
 constexpr int64_t kAhead = 24;      // entries of a row whose line is asked for early: 8 % of all time
 constexpr int64_t kFloatRun = 128;  // rows summed in float before going to double
 
-// One line of a lane matrix.
-struct Line {
-  vf v[kVecs];
-};
-XMC_INLINE Line load_line(const float* p) {
-  Line a;
-  for (int k = 0; k < kVecs; ++k) a.v[k] = load(p + k * kWidth);
-  return a;
-}
-XMC_INLINE void store_line(float* p, const Line& a) {
-  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, a.v[k]);
-}
-XMC_INLINE Line zero_line() {
-  Line a;
-  for (int k = 0; k < kVecs; ++k) a.v[k] = splat(0.f);
-  return a;
-}
 XMC_INLINE Line operator*(const Line& a, const Line& b) {
   Line c;
   for (int k = 0; k < kVecs; ++k) c.v[k] = a.v[k] * b.v[k];
@@ -45,11 +28,6 @@ XMC_INLINE Line fma(const Line& a, const Line& b, const Line& c) {
   Line d;
   for (int k = 0; k < kVecs; ++k) d.v[k] = fma(a.v[k], b.v[k], c.v[k]);
   return d;
-}
-XMC_INLINE Line splat_line(float x) {
-  Line a;
-  for (int k = 0; k < kVecs; ++k) a.v[k] = splat(x);
-  return a;
 }
 // acc += x * p[0 .. kLanes)
 XMC_INLINE void add_scaled(Line& acc, float x, const float* p) {
