@@ -15,8 +15,9 @@ constexpr int kLabels = 8;
 constexpr int kLabels = 4;
 #endif
 constexpr int kLaneVectors = kLanes / kWidth;
-constexpr int kRows = 8 / kLaneVectors;  // rows in registers where the labels are the lanes
-constexpr int kPart = 2;                 // vectors of a tile that a register tile of a group works on at once
+// Rows in registers where the labels are the lanes.
+constexpr int kRows = kLaneVectors == 1 ? 16 : 8 / kLaneVectors;
+constexpr int kPart = 2;  // vectors of a tile that a register tile of a group works on at once
 
 // One label with its own index list, kVec vectors. Two sums in turn hide the latency of the addition.
 template <int kVec, int kLine, class Index>
@@ -161,6 +162,9 @@ XMC_INLINE void forward_lanes(const float* x, const Index* list, const float* tu
   }
   for (int64_t i = 0; i < fan_in; ++i, turned += kLanes) {
     const float* p = x + uint64_t{list[i]} * kTile;
+#if defined(__GNUC__)
+    __asm__("" : "+r"(p));  // or there is a pointer for each row
+#endif
     vf w[kLaneVectors];
     for (int v = 0; v < kLaneVectors; ++v) w[v] = load(turned + v * kWidth);
     for (int r = 0; r < kRows; ++r) {
