@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 
 import pytest
@@ -24,9 +25,32 @@ def modules():
 def test_examples_run(name, tmp_path, monkeypatch):
     if name.startswith(NEEDS_TORCH):
         pytest.importorskip("torch")
+    if name == "xmc_fast.nn.tokens":
+        pytest.importorskip("transformers")
     if name.startswith("xmc_fast.plots"):
         pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert result.failed == 0
+
+
+# What the API pages of the documentation list.
+PUBLIC = "cluster data decide declare engine knn mach metrics nn planner plots propensity text"
+
+
+@pytest.mark.parametrize("name", PUBLIC.split())
+def test_public_functions_and_estimators_have_an_example(name):
+    if name == "nn":
+        pytest.importorskip("torch")
+    if name == "plots":
+        pytest.importorskip("matplotlib")
+    module = importlib.import_module(f"xmc_fast.{name}")
+    own = [n for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    missing = []
+    for public in getattr(module, "__all__", [n for n in own if not n.startswith("_")]):
+        thing = getattr(module, public)
+        text = inspect.getdoc(thing) or ""
+        if inspect.isfunction(thing) or hasattr(thing, "predict"):
+            missing += [public] if ">>>" not in text and "See :func:" not in text else []
+    assert missing == []

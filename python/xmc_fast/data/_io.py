@@ -80,7 +80,15 @@ def _cut_at_lines(file: IO[bytes], strip: bool, block: int) -> Iterator[Piece]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file (plain, .gz or .xz), without their ends; only newlines end lines."""
+    """The lines of a UTF-8 text file (plain, .gz or .xz), without their ends; only newlines end lines.
+
+    Examples
+    --------
+    >>> with open("texts.txt", "w") as file:
+    ...     print("green tea", "iron ore", sep="\\n", file=file)
+    >>> read_lines("texts.txt")
+    ['green tea', 'iron ore']
+    """
     with open_binary(path) as file:
         raw = file.read()
     lines = raw.split(b"\n")

@@ -42,6 +42,15 @@ def compress(
     rows above all, see `neighbour_embedding`). ``label_scaling`` scales the rows of Y before: "length" to length one,
     "sum" to sum one, "none" not at all. With "length" the inner products that Z keeps are the cosines of two rows'
     labels, in the place of the number of labels that they share.
+
+    Examples
+    --------
+    Inner products of compressed rows are the numbers of labels that rows share.
+
+    >>> Y = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    >>> Z = compress(Y, 2)
+    >>> (Z @ Z.T).round().astype(int)
+    array([[2, 2, 0], [2, 2, 0], [0, 0, 1]])
     """
     if compression not in ("svd", "neighbour"):
         raise ValueError(f'compression must be "svd" or "neighbour", got {compression!r}')

@@ -81,6 +81,11 @@ def connect(engine: str, address: str | None = None) -> Any:
     engine : "dask", "ray" or a joblib backend (which has no address)
     address : str, optional
         Of the Dask scheduler ("tcp://host:8786") or the Ray head ("host:6379", "ray://host:10001", "auto").
+
+    Examples
+    --------
+    >>> connect("loky")
+    'loky'
     """
     if address is None:
         return engine
@@ -92,7 +97,12 @@ def connect(engine: str, address: str | None = None) -> Any:
 
 
 def shutdown(client: Any) -> None:
-    """Disconnect what `connect` returned (the cluster goes on)."""
+    """Disconnect what `connect` returned (the cluster goes on).
+
+    Examples
+    --------
+    >>> shutdown(connect("loky"))
+    """
     if not isinstance(client, str):
         (client.close if _kind(client) == "dask" else client.disconnect)()
 

@@ -68,6 +68,13 @@ def predict(
 
     Workers map a saved model from its folder, which they must all see; one in memory is shipped with X, once per
     machine. Scores may differ in the last bit from those of one process: the order of a sum goes by the shard.
+
+    Examples
+    --------
+    >>> from xmc_fast import SparseModel
+    >>> model = SparseModel(sp.csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0], [0.0, 1.0]])))
+    >>> predict("threading", model, np.array([[2.0, 0.0], [0.0, 1.0]]), k=1).indices
+    array([0, 1], dtype=int32)
     """
     x = features(X, n_features=model.n_features)
     arrays: Arrays = {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data}

@@ -52,6 +52,19 @@ def run(
         worker its ``tasks``, ``blocks``, ``seconds``, ``cpu_seconds`` and the ``data_bytes`` it opened;
         ``lost``, ``repeated`` and ``split``: tasks whose worker died, blocks solved more than once, tasks
         shared with idle workers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class Sums(Work):
+    ...     def solve(self, arrays, blocks, threads, emit):
+    ...         for block in blocks:
+    ...             emit(block, int(arrays["x"][block].sum()))
+    >>> found = {}
+    >>> arrays = {"x": np.arange(6).reshape(3, 2)}
+    >>> report = run("threading", Sums(), arrays, range(3), [1, 1, 1], on_block=found.__setitem__)
+    >>> sorted(found.items())
+    [(0, 1), (1, 5), (2, 9)]
     """
     if not len(blocks):
         return {}

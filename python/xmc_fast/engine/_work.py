@@ -21,7 +21,14 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def dumps(thing: Any) -> bytes:
-    """A pickle that workers can open without the driver's own script (`pickle.loads` reads it)."""
+    """A pickle that workers can open without the driver's own script (`pickle.loads` reads it).
+
+    Examples
+    --------
+    >>> import pickle
+    >>> pickle.loads(dumps(lambda x: x + 1))(1)
+    2
+    """
     try:
         import cloudpickle
     except ImportError:

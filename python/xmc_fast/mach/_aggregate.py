@@ -36,6 +36,17 @@ def aggregate_topk(
     Returns
     -------
     ids (n, k) int32 and scores (n, k) float32, best first; with ``top_buckets`` missing ones are -1 and -inf.
+
+    Examples
+    --------
+    Two repetitions of two buckets; only label 2 is in the better bucket of both.
+
+    >>> p = [[[0.9, 0.1]], [[0.2, 0.8]]]
+    >>> ids, scores = aggregate_topk(p, table=[[0, 1, 0], [0, 1, 1]], k=2)
+    >>> ids
+    array([[2, 0]], dtype=int32)
+    >>> scores.round(2)
+    array([[0.85, 0.55]], dtype=float32)
     """
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")

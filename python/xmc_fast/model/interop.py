@@ -16,6 +16,12 @@ def from_npz(path: str | os.PathLike[str], **options: Any) -> SparseModel:
 
     ``options`` are those of `SparseModel` (bias, normalize, names). To write one:
     ``scipy.sparse.save_npz(path, model.to_csr())``.
+
+    Examples
+    --------
+    >>> sp.save_npz("weights.npz", sp.csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0]])))
+    >>> from_npz("weights.npz").n_labels
+    2
     """
     return SparseModel(sp.load_npz(path).tocsr(), **options)
 
@@ -30,6 +36,15 @@ def from_liblinear(path: str | os.PathLike[str]) -> SparseModel:
     ----------
     path : path
         As written by LIBLINEAR's ``save_model`` or its ``train`` tool.
+
+    Examples
+    --------
+    >>> head = ["solver_type L2R_L2LOSS_SVC", "nr_class 2", "label 7 9", "nr_feature 2", "bias -1", "w"]
+    >>> with open("model.txt", "w") as file:
+    ...     print(*head, "0.5 ", "-1 ", sep="\\n", file=file)
+    >>> model = from_liblinear("model.txt")
+    >>> model.label_names, model.to_csr().toarray()
+    (['7', '9'], array([[ 0.5, -1. ], [-0.5,  1. ]], dtype=float32))
     """
     with open(path, encoding="ascii") as file:
         head: dict[str, str] = {}

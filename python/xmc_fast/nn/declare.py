@@ -256,6 +256,16 @@ class UncompressedNetwork(_Model):
 
     Parameters are those of `Declare` without the compression. The output bias starts at the log-odds of each
     label's frequency.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> rng = np.random.default_rng(0)
+    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
+    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> model = UncompressedNetwork(hidden=16, epochs=2, random_state=0).fit(X, Y)
+    >>> model.predict(X, k=3).shape
+    (60, 12)
     """
 
     def _targets(self, Y: Any, show_progress: bool | None) -> Any:
@@ -294,6 +304,16 @@ class PrunedNetwork(UncompressedNetwork):
     n_components : the outputs of the `Declare` it is compared with.
     prune_until : share of the steps in which pruning goes on.
     Others as in `UncompressedNetwork`.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> rng = np.random.default_rng(0)
+    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
+    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> model = PrunedNetwork(n_components=3, hidden=16, epochs=2, random_state=0).fit(X, Y)
+    >>> int(torch.count_nonzero(model.network_.output.weight))
+    48
     """
 
     n_components: int = field(default=100, kw_only=False)

@@ -349,7 +349,20 @@ def sparse_bce(
     *,
     reduction: str = "batchmean",
 ) -> Tensor:
-    """Binary cross-entropy of ``layer(x)``, without the logits: see :func:`sparse_squared_hinge`."""
+    """Binary cross-entropy of ``layer(x)``, without the logits: see :func:`sparse_squared_hinge`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> layer = FixedFanInLinear(8, 50, fan_in=4)
+    >>> targets = sp.csr_matrix(([1, 1], ([0, 1], [3, 40])), shape=(2, 50))
+    >>> x = torch.randn(2, 8)
+    >>> dense = nn.functional.binary_cross_entropy_with_logits(
+    ...     layer(x), torch.tensor(targets.toarray(), dtype=torch.float32), reduction="sum"
+    ... )
+    >>> torch.allclose(sparse_bce(x, layer, targets, reduction="sum"), dense)
+    True
+    """
     return _fused_loss("bce", x, layer, targets, reduction)
 
 

@@ -25,6 +25,11 @@ class LightXMLEnsemble:
     members : list of LightXML
     depth : int
         Labels per member that enter the sum.
+
+    Examples
+    --------
+    >>> members = [LightXML("encoder-folder/", random_state=seed) for seed in (0, 1, 2)]  # doctest: +SKIP
+    >>> LightXMLEnsemble(members).fit(texts, Y).predict(["black tea"], k=5)  # doctest: +SKIP
     """
 
     def __init__(self, members: Sequence[LightXML], *, depth: int = 100) -> None:

@@ -131,6 +131,17 @@ class RowAdam(torch.optim.Optimizer):
 
     For weights of `SparseInputLinear(..., sparse_grad=True)`. Moments of rows that do not occur in a batch stay
     as they are, so the work of a step grows with the batch and not with the number of input columns.
+
+    Examples
+    --------
+    >>> layer = SparseInputLinear(4, 2, bias=False, sparse_grad=True)
+    >>> before = layer.weight.detach().clone()
+    >>> optimizer = RowAdam(layer.parameters(), lr=0.1)
+    >>> rows = CsrRows(torch.tensor([0, 1]), torch.tensor([3]), torch.tensor([2.0]))
+    >>> layer(rows).sum().backward()
+    >>> optimizer.step()
+    >>> (layer.weight != before).any(1)
+    tensor([False, False, False,  True])
     """
 
     def __init__(

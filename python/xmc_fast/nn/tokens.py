@@ -81,6 +81,21 @@ def load_encoder(name_or_dir: str | os.PathLike[str] | Encoder) -> Encoder:
     ----------
     name_or_dir : a folder as ``save_pretrained`` writes it, or a name on the hub (which must be reachable, or in
         the local cache). An :class:`Encoder` is handed back as it is.
+
+    Examples
+    --------
+    A transformer too small to be of use, with three words:
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    >>> words = Tokenizer(models.WordLevel({"[PAD]": 0, "green": 1, "tea": 2}, "[PAD]"))
+    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> _ = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]").save_pretrained("encoder")
+    >>> config = BertConfig(vocab_size=3, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    >>> BertModel(config).save_pretrained("encoder")
+    >>> encoder = load_encoder("encoder")
+    >>> tokenize(["green tea", "tea"], encoder).ids
+    array([1, 2, 2], dtype=...)
     """
     if isinstance(name_or_dir, Encoder):
         return name_or_dir
@@ -133,6 +148,15 @@ def tokenize(
     n_jobs : 1 keeps the tokenizer to one thread; else it uses its own pool (``RAYON_NUM_THREADS``)
     show_progress : None shows a bar on a terminal only
     warn : whether to say how many texts were cut
+
+    Returns
+    -------
+    Tokens
+        ``ids`` of all texts one after the other; text i is ``ids[offsets[i]:offsets[i + 1]]``.
+
+    Examples
+    --------
+    See :func:`load_encoder`.
     """
     _check_texts(texts)
     limit = encoder.max_length

@@ -55,6 +55,17 @@ def pruning_curve(
     -------
     matplotlib Axes
         The left one; the right one is ``ax.figure.axes[-1]``.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from xmc_fast import OneVsAll
+    >>> rng = np.random.default_rng(0)
+    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
+    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> ax = pruning_curve(OneVsAll().fit(X, Y).model_, X, Y, deltas=[0.01, 0.1])
+    >>> [line.get_label() for line in ax.lines]
+    ['P@1', 'P@3', 'P@5']
     """
     ax = axes(ax)
     precision, size = [], []
@@ -91,6 +102,19 @@ def reliability(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from xmc_fast import OneVsAll
+    >>> rng = np.random.default_rng(0)
+    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
+    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> model = OneVsAll().fit(X[:40], Y[:40]).model_
+    >>> model = model.calibrate(X[40:], Y[40:])
+    >>> ax = reliability(model, X[40:], Y[40:], k=5)
+    >>> ax.get_xlabel()
+    'predicted probability'
     """
     ax = axes(ax)
     top = model.predict(X, k, proba=True, n_jobs=n_jobs)
