@@ -328,8 +328,8 @@ class SparseModel:
 
         Notes
         -----
-        Rows are taken in chunks whose scratch memory (at most 96 MiB a thread and 192 MiB in all, or 32 MiB a
-        thread) is kept for the next call.
+        Rows are taken in chunks whose scores for a block of labels take at most 96 MiB a thread and 192 MiB in
+        all, or 32 MiB a thread; that memory is kept for the next call.
 
         Examples
         --------
