@@ -64,8 +64,8 @@ struct PredictRow {
   float unit, sum, off, length, rounding;  // unit, |x'|_1, |d|_2, |x|, 5 (n + 8) u
 };
 
-// Some rows, their dense features in the order of their columns. kAhead more fours than there are can be read,
-// for prefetching.
+// Some rows, their dense features in the order of their columns. kAhead more fours than there are can be
+// read, for prefetching.
 inline constexpr int64_t kAhead = 16;
 struct PredictRows {
   const int64_t* start;  // rows + 1
