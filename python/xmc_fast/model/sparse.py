@@ -330,14 +330,6 @@ class SparseModel:
         -----
         Rows are taken in chunks whose scores for a block of labels take at most 96 MiB a thread and 192 MiB in
         all, or 32 MiB a thread; that memory is kept for the next call.
-
-        Examples
-        --------
-        >>> import numpy as np, scipy.sparse as sp
-        >>> model = SparseModel(sp.csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0], [0.0, 1.0]])))
-        >>> top = model.predict(np.array([[2.0, 0.0], [0.0, 1.0]]), k=2)
-        >>> top.indices.reshape(2, 2), top.data.reshape(2, 2)
-        (array([[0, 1], [1, 2]], dtype=int32), array([[2., 1.], [2., 1.]], dtype=float32))
         """
         if engine is not None:
             from xmc_fast.engine import predict
