@@ -1,7 +1,7 @@
 """The common bench harness: the machine line, interleaved timing, one table per question.
 
-A bench asserts correctness first, then times ours and the peers in turns (A B C A B C ...), so that a noisy
-minute hits all of them, and reports medians, ratios and the share of the machine's own limit measured in the
+A bench asserts correctness first, then times ours and the peers interleaved (A B C A B C ...), so that a noisy
+minute affects all of them, and reports medians, ratios and the share of the machine's limit measured in the
 same run. `Table.save` writes CSV and JSON with the machine line into bench/results/ (not in git).
 """
 
@@ -14,23 +14,37 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xmc_fast import __version__, _core, cpu_features
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from bench.speed import roofline
+from reference.linear import prepared_rows as prepared_rows
+from xmc_fast import __version__, cpu_features
 
-RESULTS = Path(__file__).parent / "results"
-KEPT = Path(__file__).parents[1] / "docs" / "results"
-DATA = Path(os.environ.get("XMC_DATA", Path(__file__).parents[2] / "shared" / "data"))
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+RESULTS = Path(os.environ.get("XMC_RESULTS", ROOT / "bench" / "results"))
+KEPT = DOCS / "results"
+DATA = Path(os.environ.get("XMC_DATA", ROOT.parent / "shared" / "data"))
 CACHE = Path(os.environ.get("XMC_CACHE", Path.home() / ".cache" / "xmc_fast"))
+
+
+sys.path.append(str(ROOT / "tests"))  # the numpy references, imported as reference.<stem>
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose --help prints the script's docstring as it is."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def arguments(doc: str | None, parts: Sequence[str] = ()) -> list[str]:
     """The parts that the command line names, all without one; --help prints the script's first words."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(doc)
     if parts:
         parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)} (all without one)")
     chosen: list[str] = getattr(parser.parse_args(), "parts", [])
@@ -59,20 +73,20 @@ def cpu_name() -> str:
 
 def commit() -> str:
     """The commit this tree stands at, "+" if changed, "" outside git."""
-    here = Path(__file__).parent
     try:
         run = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-        return subprocess.run(run, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
 
 def machine(threads: int = 1, seconds: float = 0.3) -> dict[str, Any]:
     """CPU, threads, versions and the measured limits (fp32 FMA GFLOP/s, read and triad GB/s)."""
-    fma, read, triad = _core.measure_roofline(threads, seconds)
+    simd = cpu_features()["simd"]
+    fma, read, triad = roofline.measure(threads, seconds, simd)
     return {
         "cpu": cpu_name(),
-        "simd": cpu_features()["simd"],
+        "simd": simd,
         "threads": threads,
         "fma_gflops": round(fma, 1),
         "read_gbs": round(read, 1),
@@ -91,22 +105,6 @@ def machine_line(info: dict[str, Any]) -> str:
     )
 
 
-def machines_line(result: dict[str, Any]) -> str:
-    """The machine line of a saved table; where rows have machines of their own, each line with the rows it is of."""
-    lines: dict[str, list[list[str]]] = {}
-    for row in result["rows"]:
-        line = machine_line(row.get("machine", result["machine"]))
-        lines.setdefault(line, []).append([str(value) for value in row.values()][:2])
-    if len(lines) < 2:
-        return machine_line(result["machine"]) if not lines else next(iter(lines))
-    firsts = [first for rows in lines.values() for first in {first for first, _ in rows}]
-    depth = (
-        1 if len(firsts) == len(set(firsts)) else 2
-    )  # columns that tell the rows of one line from another's
-    names = {line: dict.fromkeys(" ".join(row[:depth]) for row in rows) for line, rows in lines.items()}
-    return "; ".join(f"{', '.join(rows)}: {line}" for line, rows in names.items())
-
-
 def interleave(
     cases: dict[str, Callable[[], Any]],
     *,
@@ -115,7 +113,7 @@ def interleave(
     warm_up: bool = True,
     budget: float = 60.0,
 ) -> dict[str, float]:
-    """Median seconds of each case, all cases run in turns. A case that used up its share of `budget` seconds
+    """Median seconds of each case, the runs of all cases interleaved. A case that used up its share of `budget` seconds
     is not run again; its median is over the rounds it had (at least one).
 
     Use ``clock=time.process_time`` for single-threaded code on a shared machine.
@@ -158,12 +156,10 @@ class Table:
         saved = json.loads(path.read_text("utf-8"))
         here = {tuple(row[key] for key in keys) for row in self.rows}
         others = [row for row in saved["rows"] if tuple(row[key] for key in keys) not in here]
-        self.rows += [{**row, "machine": row.get("machine", saved["machine"])} for row in others]
+        self.rows += [{**row, "machine": row.get("machine", saved.get("machine"))} for row in others]
 
     def __str__(self) -> str:
-        head = "| " + " | ".join(self.columns) + " |\n|" + "---|" * len(self.columns)
-        body = ["| " + " | ".join(_cell(r.get(c, "")) for c in self.columns) + " |" for r in self.rows]
-        return "\n".join([f"{self.name}: {machine_line(self.info)}", "", head, *body, ""])
+        return f"{self.name}: {machine_line(self.info)}\n\n{markdown(self.rows, self.columns)}\n"
 
     def save(self, folder: Path = RESULTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,12 +170,20 @@ class Table:
             own = [{f"machine_{k}": v for k, v in r.get("machine", {}).items()} for r in self.rows]
             rows = [{c: r[c] for c in self.columns if c in r} for r in self.rows]
             writer.writerows({**r, **line, **o} for r, o in zip(rows, own, strict=True))
-        self.save_json(folder)
-
-    def save_json(self, folder: Path) -> None:
         text = json.dumps({"machine": self.info, "rows": self.rows}, indent=1, default=float)
         (folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def markdown(rows: list[dict[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Rows as a table, columns of numbers to the right; all columns of the rows if none are named."""
+    columns = columns or list(dict.fromkeys(key for row in rows for key in row if key != "machine"))
+    numeric = [all(row.get(c, "") == "" or isinstance(row[c], int | float) for row in rows) for c in columns]
+    lines = [list(columns), ["---:" if n else "---" for n in numeric]]
+    lines += [[cell(row.get(c, "")) for c in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

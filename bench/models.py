@@ -1,6 +1,6 @@
 """One-vs-all models for the benches of prediction: trained once with `OneVsAll`'s defaults, kept in XMC_CACHE.
 
-    python bench/models.py [eurlex-4k eurlex57k tibkat-gnd] [--minutes 5]
+    python -m bench.models [eurlex-4k eurlex57k tibkat-gnd] [--minutes 5]
 
 trains them part by part (4,000 labels each; what is done is kept, so it can be stopped and run again). Of each
 part the unpruned weights are pruned at every threshold of DELTAS, the top 5 of the test rows are kept for each
@@ -11,7 +11,6 @@ are pruned at 0.01 while they are trained.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from common import CACHE
-from sets import load
+from bench.common import CACHE, command_line
+from bench.sets import load
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model import SparseModel, merge_topk
 
@@ -110,9 +109,7 @@ def pruned_predictions(name: str) -> list[tuple[float, int, sp.csr_matrix]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("names", nargs="*", default=SETS)
     parser.add_argument("--minutes", type=float, help="stop after the part that passes this time")
     arguments = parser.parse_args()

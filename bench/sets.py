@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from common import CACHE, data_dir
+from bench.common import CACHE, data_dir
 from xmc_fast import data
 from xmc_fast.text import TfidfVectorizer
 

@@ -1,4 +1,4 @@
-"""xmc_fast.nn.bucket_network: the network base of Mach, and fitting by pieces."""
+"""xmc_fast.nn._bucket_network: the network base of Mach, and fitting by pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from xmc_fast import Mach, mach
 
 pytest.importorskip("torch")
-from xmc_fast.nn.bucket_network import BucketNetwork
+from xmc_fast.nn._bucket_network import BucketNetwork
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ import scipy.sparse as sp
 
 torch = pytest.importorskip("torch")
 
+from sklearn.base import clone  # noqa: E402
 from torch import nn  # noqa: E402
 
 from reference import fanin as ref  # noqa: E402
@@ -18,8 +21,10 @@ from xmc_fast import data  # noqa: E402
 from xmc_fast.metrics import precision_at_k  # noqa: E402
 from xmc_fast.model import ModelFormatError  # noqa: E402
 from xmc_fast.nn import FixedFanInLinear, Rewire, SparseClassifier, mined_squared_hinge  # noqa: E402
+from xmc_fast.nn._estimator import module_bytes as layer_bytes  # noqa: E402
+from xmc_fast.nn._outputs import KINDS, make_output, output_loss  # noqa: E402
+from xmc_fast.nn.masked import stored_bytes  # noqa: E402
 from xmc_fast.nn.optim import SparseAwareAdam, SparseAwareSGD, stochastic_round  # noqa: E402
-from xmc_fast.nn.outputs import KINDS, layer_bytes, make_output, output_loss, stored_bytes  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -29,14 +34,15 @@ RULES = Rewire(interval=5, grow="gradient")
 
 @pytest.fixture(scope="module")
 def small():
-    d = data.make_synthetic(160, 60, 50, features_per_point=15, labels_per_point=3, seed=1)
+    d = data.make_synthetic(160, 60, 50, features_per_point=15, labels_per_point=3, random_state=1)
     return d.X, d.Y
 
 
 def fit(small, **options):
     X, Y = small
     base = {"fan_in": 8, "hidden": 32, "epochs": 4, "batch_size": 32, "lr": 0.01, "rewire": RULES}
-    return SparseClassifier(**{**base, **options}).fit(X, Y)
+    files = {name: options.pop(name) for name in ("checkpoint", "checkpoint_every") if name in options}
+    return SparseClassifier(**{**base, **options}).fit(X, Y, **files)
 
 
 def same(a, b):
@@ -239,12 +245,12 @@ def test_the_scale_of_rows_does_not_matter(small, hidden):
     X, Y = small
     factors = sp.diags(np.random.default_rng(0).uniform(1, 1000, X.shape[0]).astype(np.float32))
     model, other = fit(small, hidden=hidden), fit(((factors @ X).tocsr(), Y), hidden=hidden)
-    assert model.row_norm_ == pytest.approx((X.nnz / X.shape[0]) ** 0.5)
+    assert model.network_.embed.norm == pytest.approx((X.nnz / X.shape[0]) ** 0.5)
     a, b = model.predict(X, 5), other.predict(X * np.float32(7), 5)
     np.testing.assert_allclose(a.data, b.data, rtol=1e-3, atol=1e-3)
     dense = fit((X.toarray(), Y), hidden=hidden)
     np.testing.assert_allclose(a.data, dense.predict(X.toarray(), 5).data, rtol=1e-3, atol=1e-3)
-    assert fit(small, hidden=hidden, normalize=False).row_norm_ is None
+    assert fit(small, hidden=hidden, normalize=False).network_.embed.norm is None
 
 
 def test_memory_counts_bytes(small):
@@ -347,3 +353,33 @@ def test_errors(small, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
     with pytest.raises(ModelFormatError, match="damaged"):
         SparseClassifier.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_predict_the_same(small, way, when):
+    model = fit(small, epochs=1, group_size=4)
+    if when == "after":
+        model.predict(small[0])
+    a, b = model.predict(small[0]), way(model).predict(small[0])
+    assert np.array_equal(a.indices, b.indices)
+    assert np.array_equal(a.data, b.data)
+
+
+def test_clone_one_row_probabilities_and_size(small):
+    X, Y = small
+    model = clone(SparseClassifier(4, loss="bce", epochs=2, rewire=RULES, patience=1))
+    assert (model.fan_in, model.loss, model.patience, model.rewire.interval) == (4, "bce", 1, 5)
+    model.fit(X, Y, validation=(X, Y))
+    top = model.predict(X, proba=True)
+    np.testing.assert_allclose(top.data, 1 / (1 + np.exp(-model.predict(X).data)), rtol=1e-5)
+    row = X[3]
+    for one in (row, row.toarray()[0], (row.indices, row.data)):
+        ids, scores = model.predict_one(one, proba=True)
+        assert ids.tolist() == top[3].indices.tolist()
+        np.testing.assert_allclose(scores, top[3].data, rtol=1e-6)
+    assert model.nbytes == 50 * (4 * 6 + 4)
+    with pytest.raises(ValueError, match='proba=True needs loss="bce"'):
+        fit(small, epochs=1).predict(X, proba=True)
+    with pytest.raises(ValueError, match="schedule must be constant, linear, cosine or a function"):
+        fit(small, schedule="x")

@@ -80,7 +80,7 @@ def test_convert_round_trip(files, tmp_path, capsys):
 
 def test_train_predict_evaluate(files, model, tmp_path, capsys):
     facts = run_json(capsys, "predict", model, files / "test.txt", tmp_path / "out.txt", "-k", 3)
-    assert facts["points"] == 200
+    assert facts["rows"] == 200
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert len(lines) == 200
     assert all(len(line.split()) == 3 for line in lines)
@@ -127,14 +127,9 @@ def test_text_model(files, tmp_path, capsys):
     folder = tmp_path / "text-model"
     facts = run_json(capsys, "train", files / "train_texts.txt", files / "train_labels.txt", folder)
     assert facts["labels"] > 300
-    assert (
-        run_json(capsys, "predict", folder, files / "test_texts.txt", tmp_path / "out.txt")["points"] == 200
-    )
+    assert run_json(capsys, "predict", folder, files / "test_texts.txt", tmp_path / "out.txt")["rows"] == 200
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 200
     code, _, err = run(capsys, "evaluate", folder, files / "test.txt")
-    assert code == 2
-    assert "the model takes raw text: give the texts and the labels" in err
-    code, _, err = run(capsys, "evaluate", folder, files / "test.txt", "--format", "xmc")
     assert code == 1
     assert "the model takes raw text, the data is features" in err
 
@@ -155,9 +150,9 @@ def test_plot(files, model, tmp_path, capsys, kind):
     [
         (["train", "missing.txt", "m"], "missing.txt: No such file or directory"),
         (["predict", "nowhere", "a", "b"], "nowhere is not a model folder"),
-        (["info", "--format", "pair", "a"], "format pair takes 2 file(s), got 1"),
-        (["info", "."], ". is a folder, but not a model"),
-        (["train", ".", "m"], ". is a folder, expected a data file"),
+        (["info", "--format", "pair", "a"], "format pair takes two files"),
+        (["info", "."], "no files at ."),
+        (["train", ".", "m"], "no files at ."),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, args, message):
@@ -294,10 +289,10 @@ def test_unwritable_output_leaves_nothing(files, model, tmp_path, capsys):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_is_quiet(tmp_path):
-    X, Y = data.make_synthetic(4000, 3000, 6000, seed=0)
+    X, Y = data.make_synthetic(4000, 3000, 6000, random_state=0)
     data.write_xmc(tmp_path / "big.txt", X, Y)
     run = tmp_path / "run"
-    options = ["--eps", "1e-3", "--block-labels", "50", "--checkpoint", str(run)]
+    options = ["--tol", "1e-3", "--block-labels", "50", "--checkpoint", str(run)]
     command = [sys.executable, "-m", "xmc_fast", "train", *options, tmp_path / "big.txt", tmp_path / "m"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -21,7 +21,7 @@ from xmc_fast.model import read_predictions
 def train(tmp_path_factory):
     """A training file of 300 points, 40 labels, and its X and Y."""
     path = tmp_path_factory.mktemp("runs") / "train.txt"
-    X, Y = data.make_synthetic(300, 200, 40, seed=2)
+    X, Y = data.make_synthetic(300, 200, 40, random_state=2)
     data.write_xmc(path, X, Y)
     return path
 
@@ -65,7 +65,7 @@ def test_train_and_predict_on_an_engine(train, tmp_path, capsys):
     call(capsys, "train", train, tmp_path / "two", *OPTIONS, *run)
     assert files(tmp_path / "one") == files(tmp_path / "two")
     facts = call(capsys, "predict", tmp_path / "two", train, tmp_path / "p.txt", "--engine", "threading")
-    assert facts["points"] == 300
+    assert facts["rows"] == 300
     assert main(["train", str(train), str(tmp_path / "x"), "--address", "tcp://127.0.0.1:1"]) == 2
     assert "--address needs --engine" in capsys.readouterr().err
 

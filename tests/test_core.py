@@ -110,11 +110,6 @@ def test_import_is_light():
     assert run_python(code).stdout.strip() == "set()"
 
 
-def test_roofline_is_plausible(simd):
-    fma, read, triad = _core.measure_roofline(1, 0.01)
-    assert all(np.isfinite(x) and x > 0 for x in (fma, read, triad))
-
-
 def test_features_sorts_sums_and_converts():
     X = sp.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([2, 0, 2]), np.array([0, 3, 3])), shape=(2, 3))
     c = _arrays.features(X)

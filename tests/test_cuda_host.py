@@ -104,9 +104,9 @@ def library(builder):
 
 @pytest.fixture(scope="module")
 def kernels(library):
-    from xmc_fast.nn import cuda
+    from xmc_fast.nn._fanin_cuda import Kernels
 
-    return cuda.Kernels(library, chunk=100)  # several chunks
+    return Kernels(library, chunk=100)  # several chunks
 
 
 SIZES = [(0, 7, 5, 3, 1), (1, 1, 1, 1, 1), (3, 9, 0, 4, 1), (65, 40, 233, 33, 1), (64, 50, 205, 7, 8)]
@@ -115,7 +115,7 @@ SIZES = [(0, 7, 5, 3, 1), (1, 1, 1, 1, 1), (3, 9, 0, 4, 1), (65, 40, 233, 33, 1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("size", [*SIZES, (5, 60, 33, 3, 3)], ids=str)
 def test_adapter_matches_cpu_operators(kernels, size, dtype):
-    """xmc_fast.nn.cuda with the host-compiled kernels on CPU tensors, against the CPU operators."""
+    """xmc_fast.nn._fanin_cuda with the host-compiled kernels on CPU tensors, against the CPU operators."""
     torch = pytest.importorskip("torch")
     from xmc_fast.nn import fanin, ops
 
@@ -125,19 +125,20 @@ def test_adapter_matches_cpu_operators(kernels, size, dtype):
     layer = fanin.FixedFanInLinear(features, labels, fan_in, group_size=group, dtype=dtype).requires_grad_(
         False
     )
-    if group == 3:  # as for more than 65,536 features
-        layer.indices = layer.indices.to(torch.int32)
+    indices = (
+        layer.indices.to(torch.int32) if group == 3 else layer.indices
+    )  # as for more than 65,536 features
     x = torch.randn(batch, features, generator=generator).to(dtype)
     g = torch.randn(batch, labels, generator=generator).to(dtype)
     sparse = (torch.rand(batch, labels, generator=generator) < 0.1).float()
     crow = torch.cat([torch.zeros(1), sparse.sum(1).cumsum(0)]).to(torch.int64)
     col, values = sparse.nonzero()[:, 1], torch.randn(int(sparse.sum()), generator=generator)
-    weights = (layer.weight, layer.indices, layer.bias, group)
+    weights = (layer.weight, indices, layer.bias, group)
     calls = {
         "linear": (x, *weights),
-        "grad_features": (g, layer.weight, layer.indices, group, features, dtype),
-        "grad_weights": (x, g, layer.indices, group, True, dtype),
-        "grad_sparse": (x, layer.weight, layer.indices, group, crow, col, values),
+        "grad_features": (g, layer.weight, indices, group, features, dtype),
+        "grad_weights": (x, g, indices, group, True, dtype),
+        "grad_sparse": (x, layer.weight, indices, group, crow, col, values),
         "loss": (x, *weights, crow, col, 0, 0.5, True, True, True),
         "topk": (x.float(), *weights, min(5, labels)),
     }
@@ -148,8 +149,8 @@ def test_adapter_matches_cpu_operators(kernels, size, dtype):
         want = getattr(ops.ops, f"fan_in_{name.strip()}")(*arguments)
         for a, b in zip(*((r,) if isinstance(r, torch.Tensor) else r for r in (got, want)), strict=True):
             torch.testing.assert_close(a, b, **close, msg=lambda text, name=name: f"{name}: {text}")
-    if layer.indices.numel():
-        layer.indices[0, 0] = 0  # the lists follow the change
+    if indices.numel():
+        indices[0, 0] = 0  # the lists follow the change
         twice = kernels.grad_features(*calls["grad_features"])
         torch.testing.assert_close(twice, ops.ops.fan_in_grad_features(*calls["grad_features"]), **close)
 
@@ -217,7 +218,7 @@ def test_mach_matches_cpu(library):
     import numpy as np
 
     from xmc_fast import mach
-    from xmc_fast.nn.mach import CudaMach
+    from xmc_fast.nn._mach import CudaMach
 
     run = CudaMach(library, slice_labels=300)
     for repeats, rows, buckets, labels in [(1, 1, 1, 1), (4, 2, 7, 600), (5, 3, 65536, 301), (2, 0, 3, 9)]:

@@ -454,5 +454,5 @@ def test_read_lines(tmp_path):
         "",
         "b\x0bc\u2028",
     ]
-    with pytest.raises(ValueError, match=r"a:2:3: UTF-8 text expected, got b'\\xff'"):
+    with pytest.raises(ValueError, match=r"a:2:3: UTF-8 text expected, got '\\xff'"):
         data.read_lines(write(tmp_path / "a", b"x\nyz\xff"))

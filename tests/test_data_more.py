@@ -56,44 +56,6 @@ def test_read_text_of_an_empty_file(tmp_path):
         data.read_text(write(tmp_path / "t", b""))
 
 
-def test_read_jsonl(tmp_path):
-    records = [
-        {"uid": 1, "title": "Tea", "content": "grün", "target_ind": [2, 0], "target_rel": [1, 1]},
-        {"title": "Pot", "content": "", "target_ind": []},
-        {"content": "cup", "target_ind": [1]},
-    ]
-    path = write(tmp_path / "trn.json.gz", "\n".join(map(json.dumps, records)).encode())
-    texts, Y = data.read_jsonl(path)
-    assert texts == ["Tea grün", "Pot", "cup"]
-    assert Y.toarray().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"title": "a", }', ":2:16: JSON expected"),
-        ("", ":2:1: JSON expected"),
-        ("[1]", ":2:1: a JSON object expected, got '[1]'"),
-        ('{"name": "a", "target_ind": []}', ":2:1: one of the fields title, content expected"),
-        ('{"title": 3, "target_ind": []}', ":2:1: text expected, got 3"),
-        ('{"title": "a"}', ":2:1: a list of label ids in the field 'target_ind' expected, got None"),
-        ('{"title": "a", "target_ind": [4]}', ":2:1: label id in 0..3 expected in 'target_ind', got 4"),
-        ('{"title": "a", "target_ind": [1.0]}', ":2:1: label id in 0..3 expected in 'target_ind', got 1.0"),
-        ('{"title": "a", "target_ind": [true]}', ":2:1: label id in 0..3 expected in 'target_ind', got True"),
-        ('{"title": "a", "target_ind": [1, 2, 1]}', ":2:1: repeated label in 'target_ind', got 1"),
-    ],
-)
-def test_read_jsonl_errors(tmp_path, line, message):
-    path = write(tmp_path / "a", ('{"title": "a", "target_ind": [1]}\n' + line + "\n").encode())
-    with pytest.raises(ValueError, match=re.escape(f"{path}{message}")):
-        data.read_jsonl(path, n_labels=4)
-
-
-def test_read_jsonl_without_targets(tmp_path):
-    texts, Y = data.read_jsonl(write(tmp_path / "lbl.json", b'{"title": "a"}\n'), target=None)
-    assert (texts, Y) == (["a"], None)
-
-
 def test_read_npz(tmp_path):
     X = sp.random(6, 4, 0.5, format="coo", random_state=0)
     Y = sp.csc_matrix(np.eye(6, 3, dtype=np.int8))
@@ -167,7 +129,7 @@ def test_describe_nothing():
 
 
 def test_synthetic_is_seeded_and_thread_free():
-    make = {"n": 3000, "d": 400, "labels": 50, "seed": 3}
+    make = {"n": 3000, "d": 400, "labels": 50, "random_state": 3}
     X, Y = data.make_synthetic(**make, n_jobs=1)
     for jobs in (2, 5):
         A, B = data.make_synthetic(**make, n_jobs=jobs)
@@ -178,7 +140,7 @@ def test_synthetic_is_seeded_and_thread_free():
     A, B = data.make_synthetic(**{**make, "n": 100})
     assert abs(A - X[:100]).nnz == 0
     assert abs(B - Y[:100]).nnz == 0
-    assert abs(data.make_synthetic(**{**make, "seed": 4}).X - X).nnz > 0
+    assert abs(data.make_synthetic(**{**make, "random_state": 4}).X - X).nnz > 0
     assert X.has_canonical_format
     assert Y.has_canonical_format
     assert np.allclose(np.sqrt(X.multiply(X).sum(1)), 1, atol=1e-5)
@@ -193,7 +155,7 @@ def test_synthetic_follows_its_options():
 
 
 def test_synthetic_can_be_learnt():
-    X, Y = data.make_synthetic(6000, 2000, 500, seed=1)
+    X, Y = data.make_synthetic(6000, 2000, 500, random_state=1)
     train, test = slice(0, 5000), slice(5000, 6000)
     C = sp.csr_matrix(Y[train].T @ X[train])
     C = sp.diags(1 / np.maximum(1e-9, np.sqrt(C.multiply(C).sum(1)).A1)) @ C
@@ -202,7 +164,7 @@ def test_synthetic_can_be_learnt():
     precision = Y[test][np.arange(1000), best].mean()
     assert precision > 0.8
     assert precision > 2 * Y[test][:, popular].mean()
-    noise = data.make_synthetic(6000, 2000, 500, seed=1, signal=0.0).X
+    noise = data.make_synthetic(6000, 2000, 500, random_state=1, signal=0.0).X
     C = sp.csr_matrix(Y[train].T @ noise[train])
     C = sp.diags(1 / np.maximum(1e-9, np.sqrt(C.multiply(C).sum(1)).A1)) @ C
     assert Y[test][np.arange(1000), np.asarray((noise[test] @ C.T).argmax(axis=1)).ravel()].mean() < 0.4

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -97,7 +100,7 @@ def test_frank_wolfe_counts_are_those_of_its_rules(simd, labelled):
         proba.data = np.maximum(np.round(proba.data, 2), 0.01).astype(np.float32)  # many are equal
         eta = proba.toarray().astype(float)
         Y = (rng.random(eta.shape) < eta).astype(np.int8) if labelled else None
-        rule = decide.FrankWolfe("macro-f1", k, max_iterations=6, smoothing=0, tolerance=0).fit(proba, Y)
+        rule = decide.FrankWolfe("macro-f1", k, max_iter=6, smoothing=0, tol=0).fit(proba, Y)
         truth, p = eta, eta.sum(0)
         if labelled:
             counts = Y.sum(0)
@@ -140,7 +143,7 @@ def test_frank_wolfe_finds_the_optimum_of_a_concave_utility():
         return np.sqrt(ref.ratio(t, p) + 1e-3)
 
     eta = random_proba(200, 6)
-    rule = decide.FrankWolfe(psi, 2, max_iterations=300, tolerance=0, smoothing=0).fit(eta)
+    rule = decide.FrankWolfe(psi, 2, max_iter=300, tol=0, smoothing=0).fit(eta)
     # Duality gap of Frank-Wolfe: <gradient, best response - mixture> bounds the distance to the optimum.
     p = eta.astype(float).sum(0)
     t = sum(
@@ -156,8 +159,8 @@ def test_frank_wolfe_finds_the_optimum_of_a_concave_utility():
 @pytest.mark.parametrize("name", ["macro-f1", "macro-jaccard"])
 def test_frank_wolfe_own_metric_agrees(name):
     eta = random_proba(200, 10)
-    built_in = decide.FrankWolfe(name, 2, max_iterations=5).fit(eta)
-    own = decide.FrankWolfe(ref.PSI[name], 2, max_iterations=5).fit(eta)
+    built_in = decide.FrankWolfe(name, 2, max_iter=5).fit(eta)
+    own = decide.FrankWolfe(ref.PSI[name], 2, max_iter=5).fit(eta)
     np.testing.assert_allclose(own.info_.utilities, built_in.info_.utilities, rtol=1e-4)
 
 
@@ -187,3 +190,13 @@ def test_heuristic_gains():
     heuristic = decide.weighted_topk(eta, decide.propensity_gains(propensity), 1)
     best, _ = decide.bca(eta, decide.metric("psp", propensity=propensity), 1)
     assert (heuristic.indices == best.indices).all()
+
+
+@pytest.mark.parametrize("rule", [decide.Thresholds("macro-f1"), decide.FrankWolfe("macro-f1", 2)])
+def test_rules_survive_pickle_and_deepcopy(rule):
+    eta = np.random.default_rng(0).beta(0.3, 2, (40, 8))
+    rule = copy.deepcopy(rule).fit(eta)
+    for _ in range(2):  # before and after predict
+        for again in (copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
+            assert again.nbytes == rule.nbytes > 0
+            assert (again.predict(eta) != rule.predict(eta)).nnz == 0

@@ -44,9 +44,10 @@ def test_spmm_equals_scipy(simd, k, binary):
     A.data[:] = 1 if binary else rng.standard_normal(A.nnz)
     B = rng.standard_normal((40, k)).astype(np.float32)
     stored = np.empty(0, np.float32) if binary else A.data
-    got = _core.spmm(A.indptr.astype(np.int64), A.indices.astype(np.int32), stored, B, 1)
+    matrix = (A.indptr.astype(np.int64), A.indices.astype(np.int32), stored, A.shape)
+    got = _core.spmm(matrix, B, 1)
     np.testing.assert_allclose(got, A.astype(np.float64) @ B.astype(np.float64), rtol=1e-5, atol=1e-5)
-    again = _core.spmm(A.indptr.astype(np.int64), A.indices.astype(np.int32), stored, B, 3)
+    again = _core.spmm(matrix, B, 3)
     assert np.array_equal(got, again)
 
 
@@ -246,7 +247,7 @@ def test_linear_model_saved_before_label_scaling(tmp_path):
     Y = label_matrix(60, 12)
     model = LinearDeclare(6).fit(Y, Y)
     model.save(tmp_path / "m")
-    path = tmp_path / "m" / "declare.json"
+    path = tmp_path / "m" / "manifest.json"
     settings = json.loads(path.read_text())
     assert settings["params"].pop("label_scaling") == "none"
     path.write_text(json.dumps(settings))
@@ -301,8 +302,8 @@ def test_errors():
 
 
 def test_loading_something_else(tmp_path):
-    with pytest.raises(ValueError, match=r"declare\.json is missing"):
+    with pytest.raises(ValueError, match=r"manifest\.json: file is missing"):
         LinearDeclare.load(tmp_path)
     (tmp_path / "declare.json").write_text('{"format": "other"}')
-    with pytest.raises(ValueError, match="is of format 'other', expected 'declare-linear-1'"):
+    with pytest.raises(ValueError, match="linear_declare expected, got other"):
         LinearDeclare.load(tmp_path)

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import re
 import stat
@@ -71,11 +73,87 @@ def test_every_page_is_in_the_menu():
     assert menu == {name(page) for page in PAGES}
 
 
+def tool(stem):
+    """A script of docs/_tools as a module."""
+    spec = importlib.util.spec_from_file_location(stem, ROOT / "docs" / "_tools" / f"{stem}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_line_page_is_that_of_the_parsers():
+    script = tool("cli_page")
+    assert script.PAGE.read_text("utf-8") == script.page(), "run python docs/_tools/cli_page.py"
+
+
+def test_the_gallery_shows_every_plot():
+    pytest.importorskip("matplotlib")
+    from xmc_fast import plots
+
+    page = (ROOT / "docs" / "guide" / "plots.md").read_text("utf-8")
+    assert re.findall(r"img/plots/(\w+)\.png\)", page) == re.findall(r"^ax = plots\.(\w+)\(", page, re.M)
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "img" / "plots").iterdir()}
+    assert set(pictures) == set(plots.__all__), "run python docs/_tools/gallery.py"
+    assert sum(pictures.values()) < 1.5e6
+
+
+def test_the_front_picture_shows_the_kept_results():
+    script = tool("front_picture")
+    assert script.digest().encode() in script.PICTURE.read_bytes(), "run python docs/_tools/front_picture.py"
+
+
+def test_docstrings_and_pages_have_no_sphinx_roles():
+    role = re.compile(r":(?:func|class|meth|mod|attr|data|exc|ref|obj):`")
+    for path in [*(ROOT / "python").rglob("*.py"), *PAGES]:
+        assert not role.search(path.read_text("utf-8")), path
+
+
+def test_hooks_have_the_versions_of_the_constraints():
+    pins = set((ROOT / "constraints.txt").read_text("utf-8").split())
+    hooks = re.findall(
+        r"additional_dependencies: \[(.*?)\]", (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    )
+    assert hooks
+    assert set(hooks) <= pins
+
+
+def test_the_version_is_the_same_everywhere():
+    import xmc_fast
+
+    version = xmc_fast.__version__
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\n## {version}" in (ROOT / "docs" / "changelog.md").read_text("utf-8")
+
+
+# Distributions of the imports whose name differs, and of those that a dependency brings along.
+DISTRIBUTION = {"sklearn": "scikit-learn", "faiss": "faiss-cpu"}
+BROUGHT_ALONG = {"cloudpickle", "tokenizers"}
+
+
+def test_dependencies_are_the_imports():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    lists = re.findall(r"^(dependencies|nn|plots|frames|faiss|dask|ray) = \[(.*?)\]$", project, re.S | re.M)
+    declared = {name: set(re.findall(r'"([\w-]+)[>"]', items)) for name, items in lists}
+    imported = set()
+    for path in (ROOT / "python").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, "xmc_fast", *BROUGHT_ALONG}
+    assert {DISTRIBUTION.get(name, name) for name in imported} == set().union(*declared.values())
+    said = re.search(r"The core needs (.*?) only\.", (ROOT / "README.md").read_text("utf-8"), re.S)[1]
+    assert set(re.split(r",\s+|\s+and\s+", said)) == declared["dependencies"]
+
+
 def test_performance_pages_agree_with_their_results():
     run = subprocess.run(
-        [sys.executable, ROOT / "bench" / "report.py", "--check"],
+        [sys.executable, "-m", "bench.report.pages", "--check"],
         capture_output=True,
         text=True,
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     assert run.returncode == 0, run.stdout + run.stderr

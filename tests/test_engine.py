@@ -20,8 +20,8 @@ import scipy.sparse as sp
 
 from xmc_fast import engine as engines
 from xmc_fast import linear
+from xmc_fast._work import DATA_NAME
 from xmc_fast.engine import _run
-from xmc_fast.engine._data import NAME
 from xmc_fast.engine._pool import WorkerLost
 from xmc_fast.engine._predict import shard_cuts
 from xmc_fast.engine._work import Outcome
@@ -107,7 +107,7 @@ class Dask:
         few = dict(sorted(all_of_them().items())[:count])
         self.client.nthreads = lambda: few
         try:
-            yield self.client, 1
+            yield engines.connect(self.client), 1
         finally:
             self.client.nthreads = all_of_them
 
@@ -131,7 +131,7 @@ class Ray:
 
     @contextlib.contextmanager
     def workers(self, count):
-        yield self.client, 4 // count
+        yield engines.connect(self.client), 4 // count
 
 
 @pytest.fixture(scope="module", params=[Dask, Ray], ids=["dask", "ray"])
@@ -140,7 +140,7 @@ def cluster(request):
         yield request.param(stack)
 
 
-class Saboteur(linear._Batches):
+class Saboteur(linear.LabelBlocks):
     """Batches that fail at the block ``at``; pickled by value, so that workers need not import this file."""
 
     at: tuple[int, ...] = ()
@@ -166,7 +166,7 @@ class Saboteur(linear._Batches):
 
 def sabotage(monkeypatch, **attributes):
     kind = type("Sabotage", (attributes.pop("kind", Saboteur),), attributes)
-    monkeypatch.setattr(linear, "_Batches", kind)
+    monkeypatch.setattr(linear, "LabelBlocks", kind)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -180,8 +180,8 @@ def test_same_bytes_on_any_number_of_workers(cluster, count, tmp_path, expected)
     assert np.isfinite(fitted.report_["seconds"]).all()
 
 
-def test_returned_batches_and_data_sent_once_per_worker(cluster):
-    fitted = estimator().fit(X, Y, engine=cluster.client)
+def test_returned_blocks_and_data_sent_once_per_worker(cluster):
+    fitted = estimator().fit(X, Y, engine=engines.connect(cluster.client))
     same_weights(fitted)
     report = fitted.report_["engine"]
     size = report["data_bytes"]
@@ -195,14 +195,16 @@ def test_returned_batches_and_data_sent_once_per_worker(cluster):
 @pytest.mark.parametrize(
     ("at", "stored"), [((7,), True), ((3, 12), True), ((7,), False)], ids=["one", "two", "returned"]
 )
-def test_killed_workers_batches_are_run_again(cluster, at, stored, tmp_path, expected, monkeypatch):
+def test_killed_workers_blocks_are_run_again(cluster, at, stored, tmp_path, expected, monkeypatch):
     cluster.ready()
     marks = tmp_path / "marks"
     marks.mkdir()
     kind = Saboteur if stored else SaboteurInSolve
     sabotage(monkeypatch, at=at, marks=marks, kind=kind)
     start = time.monotonic()
-    fitted = estimator().fit(X, Y, checkpoint=tmp_path / "c" if stored else None, engine=cluster.client)
+    fitted = estimator().fit(
+        X, Y, checkpoint=tmp_path / "c" if stored else None, engine=engines.connect(cluster.client)
+    )
     assert time.monotonic() - start < 60
     assert sorted(int(path.name) for path in marks.iterdir()) == sorted(at)  # they did die
     if stored:
@@ -237,7 +239,7 @@ DRIVER = """
     from xmc_fast import engine
     class Slow(Saboteur):
         pause = 0.15
-    linear._Batches = Slow
+    linear.LabelBlocks = Slow
     client = engine.connect(sys.argv[1], sys.argv[2])
     estimator().set_params(n_jobs=2).fit(X, Y, checkpoint=sys.argv[3], engine=client)
 """
@@ -262,10 +264,10 @@ def test_killed_driver_resumes_to_the_same_bytes(cluster, tmp_path, expected):
     driver.stderr.close()
     done = len(list(folder.glob("block-*")))
     assert done < 21
-    assert (folder / NAME).exists()
+    assert (folder / DATA_NAME).exists()
     leftover = folder / ".block-00001.safetensors.abc.tmp"
     leftover.write_bytes(b"of a killed worker")
-    fitted = estimator().fit(X, Y, checkpoint=folder, engine=cluster.client)
+    fitted = estimator().fit(X, Y, checkpoint=folder, engine=engines.connect(cluster.client))
     assert not leftover.exists()
     # a task of the dead driver may still be at its block, and be killed there after the fit has cleaned up
     assert {name: data for name, data in contents(folder).items() if not name.endswith(".tmp")} == expected
@@ -288,7 +290,7 @@ class HalfAFile(Saboteur):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
         try:
-            return linear._Batches.store(self, block, result)
+            return linear.LabelBlocks.store(self, block, result)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -320,12 +322,12 @@ def test_failures_name_the_block_and_leave_nothing_corrupt(cluster, tmp_path, ex
             sabotage(patch, at=(5,), kind=kind, code=code)
             pattern = rf"block 5 \(labels 100 to 119\): worker .*{message}"
             with pytest.raises(engines.EngineError, match=pattern) as caught:
-                estimator().fit(X, Y, checkpoint=tmp_path, engine=cluster.client)
+                estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(cluster.client))
         assert caught.value.block == 5
         left = {path.name: path.read_bytes() for path in tmp_path.glob("[!.]*")}  # others may be at a block
         assert all(expected[name] == data for name, data in left.items())
         assert "block-00005.safetensors" not in left
-    estimator().fit(X, Y, checkpoint=tmp_path, engine=cluster.client)
+    estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(cluster.client))
     assert contents(tmp_path) == expected
 
 
@@ -336,7 +338,7 @@ def test_a_block_that_ends_its_workers_is_named(cluster, tmp_path, expected, mon
     with pytest.raises(
         engines.EngineError, match=r"block 4 \(labels 80 to 99\): its worker died .*out of memory\?"
     ):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=cluster.client)
+        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(cluster.client))
     left = contents(tmp_path)
     assert "block-00004.safetensors" not in left
     assert all(expected[name] == data for name, data in left.items() if name in expected)
@@ -349,7 +351,7 @@ def test_version_mismatch_is_refused(cluster, tmp_path, monkeypatch):
         engines.EngineError,
         match=r"block \d+ .*version mismatch, the worker has xmc_fast \d.*the driver 9.9.9",
     ):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=cluster.client)
+        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(cluster.client))
     assert sorted(contents(tmp_path)) == ["fit.json"]
 
 
@@ -370,7 +372,11 @@ def test_a_straggler_is_relieved(cluster, tmp_path, expected, monkeypatch):
     monkeypatch.setattr(_run, "WAVE_LABELS", BLOCK)
     monkeypatch.setattr(_run, "POLL", 0.05)
     sabotage(monkeypatch, kind=Lame)
-    report = estimator().fit(X, Y, checkpoint=tmp_path / "c", engine=cluster.client).report_["engine"]
+    report = (
+        estimator()
+        .fit(X, Y, checkpoint=tmp_path / "c", engine=engines.connect(cluster.client))
+        .report_["engine"]
+    )
     assert report["split"] >= 1
     assert contents(tmp_path / "c") == expected
 
@@ -381,15 +387,15 @@ def test_mach_trains_repetitions_with_the_same_bytes(cluster, tmp_path):
     mach.fit(X, Y, checkpoint=tmp_path / "single")
     Mach(12, 3, base=OneVsAll(), n_jobs=1).fit(X, Y, repeats=(1, 2), checkpoint=tmp_path / "engine")
     stored = Mach(12, 3, base=OneVsAll(), n_jobs=1)
-    stored.fit(X, Y, checkpoint=tmp_path / "engine", engine=cluster.client)
+    stored.fit(X, Y, checkpoint=tmp_path / "engine", engine=engines.connect(cluster.client))
     single, engine = (
         {path.relative_to(tmp_path / which): path.read_bytes() for path in (tmp_path / which).rglob("*.*")}
         for which in ("single", "engine")
     )
     assert single == engine
-    returned = Mach(12, 3, base=OneVsAll(), n_jobs=1).fit(X, Y, engine=cluster.client)
+    returned = Mach(12, 3, base=OneVsAll(), n_jobs=1).fit(X, Y, engine=engines.connect(cluster.client))
     want = mach.predict(X, 4)
-    for top in (stored.predict(X, 4, engine=cluster.client), returned.predict(X, 4)):
+    for top in (stored.predict(X, 4, engine=engines.connect(cluster.client)), returned.predict(X, 4)):
         for part in ("indptr", "indices", "data"):
             np.testing.assert_array_equal(getattr(top, part), getattr(want, part))
 
@@ -401,7 +407,7 @@ def test_prediction_over_label_shards(cluster, tmp_path):
     model.save(tmp_path / "m")
     for source, proba in ((model, True), (SparseModel.load(tmp_path / "m"), False)):
         want = model.predict(X, 7, proba=proba)
-        top = source.predict(X, 7, proba=proba, n_jobs=1, engine=cluster.client)
+        top = source.predict(X, 7, proba=proba, n_jobs=1, engine=engines.connect(cluster.client))
         assert top.shape == want.shape
         np.testing.assert_array_equal(top.indptr, want.indptr)
         np.testing.assert_allclose(top.data, want.data, rtol=2e-6, atol=1e-6)
@@ -421,10 +427,10 @@ def test_joblib_backends(tmp_path, expected, monkeypatch):
     marks = tmp_path / "marks"
     marks.mkdir()
     sabotage(monkeypatch, at=(9,), marks=marks)
-    estimator().fit(X, Y, checkpoint=tmp_path / "c", engine="loky")
+    estimator().fit(X, Y, checkpoint=tmp_path / "c", engine=engines.connect("loky"))
     assert contents(tmp_path / "c") == expected
     monkeypatch.undo()
-    same_weights(estimator().fit(X, Y, engine="threading"))
+    same_weights(estimator().fit(X, Y, engine=engines.connect("threading")))
 
 
 def test_a_late_task_of_a_broken_round_is_not_taken_for_another(monkeypatch):
@@ -468,7 +474,7 @@ def test_no_worker_is_an_error_in_bounded_time(tmp_path, monkeypatch):
         distributed.Client(cluster, set_as_default=False) as client,
         pytest.raises(engines.EngineError, match=r"block 0 \(labels 0 to 19\): no worker for"),
     ):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=client)
+        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(client))
 
 
 def test_data_that_cannot_be_written(tmp_path, monkeypatch):
@@ -477,14 +483,19 @@ def test_data_that_cannot_be_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr("xmc_fast.engine._data.write_tensors", full)
     with pytest.raises(engines.EngineError, match=r"the run's data: could not write to .*No space left"):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine="threading")
+        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect("threading"))
     assert sorted(contents(tmp_path)) == ["fit.json"]
 
 
 def test_engine_parameter_is_checked():
     with pytest.raises(ValueError, match=r"engine must be a client or one of .*loky.*got 'spork'"):
-        estimator().fit(X, Y, engine="spork")
-    with pytest.raises(ValueError, match="engine must be None, 'dask', 'ray'"):
-        estimator().fit(X, Y, engine=3)
+        estimator().fit(X, Y, engine=engines.connect("spork"))
+    with pytest.raises(ValueError, match="engine must be 'dask', 'ray'"):
+        engines.connect(3)
+    for given in ("dask", 3):
+        with pytest.raises(ValueError, match=r"an object from xmc_fast\.engine\.connect"):
+            estimator().fit(X, Y, engine=given)
+        with pytest.raises(ValueError, match=r"an object from xmc_fast\.engine\.connect"):
+            SparseModel(sp.csr_matrix(np.eye(2))).predict(np.eye(2), 1, engine=given)
     with pytest.raises(ValueError, match="address is for"):
         engines.connect("loky", "tcp://127.0.0.1:1")

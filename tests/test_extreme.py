@@ -1,4 +1,4 @@
-"""ExtremeClassifier on a tiny random transformer: learning, the auxiliary head, freezing, resume, save and load."""
+"""SparseClassifier on texts under a tiny random transformer: learning, the auxiliary head, freezing, resume, files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 from reference import tiny_encoder  # noqa: E402
 from xmc_fast.metrics import precision_at_k  # noqa: E402
 from xmc_fast.model import ModelFormatError  # noqa: E402
-from xmc_fast.nn import ExtremeClassifier, Rewire, load_encoder, tokenize  # noqa: E402
-from xmc_fast.nn.extreme import bag_of_tokens  # noqa: E402
+from xmc_fast.nn import ExtremeClassifier, Rewire, SparseClassifier, load_encoder, tokenize  # noqa: E402
+from xmc_fast.nn._embed import bag_of_tokens  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -46,12 +46,14 @@ def fit(encoder, texts, **options):
         "meta": 8,
         "epochs": 3,
         "batch_size": 16,
-        "lr": 3e-3,
-        "output_lr": 1e-2,
+        "lr": 1e-2,
+        "encoder_lr": 3e-3,
         "dropout": 0.0,
     }
     rewire = Rewire(interval=4, grow="gradient")
-    return ExtremeClassifier(encoder, **{**base, "rewire": rewire, **options}).fit(*texts)
+    files = {name: options.pop(name) for name in ("checkpoint", "checkpoint_every") if name in options}
+    model = SparseClassifier(encoder=encoder, **{**base, "rewire": rewire, **options})
+    return model.fit(*texts, **files)
 
 
 def same(a, b):
@@ -80,17 +82,17 @@ def test_learns_saves_and_loads(encoder, texts, options, tmp_path):
     for name, p in encoder.model.state_dict().items():  # the caller's encoder is not touched
         assert torch.equal(p, before[name])
     model.save(tmp_path / "m")
-    back = ExtremeClassifier.load(tmp_path / "m")
+    back = SparseClassifier.load(tmp_path / "m")
     again = back.predict(texts[0], 5)
     assert np.array_equal(top.indices, again.indices)
     assert np.array_equal(top.data, again.data)
     assert (back.fan_in, back.history_) == (4, model.history_)
-    assert set(model.memory()) == {"output", "encoder"}
+    assert set(model.memory()) == {"output", "encoder", "gradients", "state"}
 
 
 def test_meta_loss_decays_and_is_cut_off(encoder, texts):
     """With lr 0 the loss is that of the start: it differs from the plain one by the weight of the meta loss."""
-    frozen = {"lr": 0.0, "output_lr": 0.0, "rewire": None, "epochs": 4, "meta_stop": 0.5}
+    frozen = {"lr": 0.0, "encoder_lr": 0.0, "rewire": None, "epochs": 4, "meta_stop": 0.5}
     plain = [r["loss"] for r in fit(encoder, texts, **{**frozen, "meta": None}).history_]
     extra = [
         a["loss"] - b
@@ -118,7 +120,7 @@ def test_meta_head_is_gone_after_training_and_clusters_cover_the_labels(encoder,
 def test_frozen_layers(encoder, texts, layers, trained):
     model = fit(encoder, texts, epochs=1, frozen_layers=layers)
     start = encoder.model.state_dict()
-    moved = {n for n, p in model.network_.encoder.state_dict().items() if not torch.equal(p, start[n])}
+    moved = {n for n, p in model.network_.embed.encoder.state_dict().items() if not torch.equal(p, start[n])}
     assert any(n.startswith("encoder.layer.1.") for n in moved) == (trained != "none")
     assert any(n.startswith("encoder.layer.0.") for n in moved) == (trained == "all")
     assert any(n.startswith("embeddings.") for n in moved) == (trained == "all")
@@ -142,7 +144,7 @@ def test_deterministic_and_resumable(encoder, texts, tmp_path):
 def test_pooling_precision_and_tokens(encoder, texts):
     words, Y = texts
     made = tokenize(words, encoder, max_length=20)
-    model = ExtremeClassifier(encoder, 4, pooling="cls", epochs=1, precision="bf16", max_length=20)
+    model = SparseClassifier(4, encoder=encoder, pooling="cls", epochs=1, precision="bf16", max_length=20)
     model.fit(made, Y, validation=(made, Y))
     assert model.history_[-1]["p@1"] == pytest.approx(precision_at_k(Y, model.predict(words), 1))
 
@@ -172,11 +174,21 @@ def test_errors(encoder, texts, tmp_path):
         with pytest.raises(ValueError, match=message):
             fit(encoder, texts, **options)
     with pytest.raises(ValueError, match="not fitted"):
-        ExtremeClassifier(encoder).predict(["x"])
+        SparseClassifier(encoder=encoder).predict(["x"])
     with pytest.raises(ValueError, match="Y has 96 rows, expected 1"):
-        ExtremeClassifier(encoder).fit(["x"], texts[1])
+        SparseClassifier(encoder=encoder).fit(["x"], texts[1])
     with pytest.raises(ModelFormatError, match="file is missing"):
-        ExtremeClassifier.load(tmp_path)
+        SparseClassifier.load(tmp_path)
     model = fit(encoder, texts, epochs=1)
     with pytest.raises(ValueError, match=r"k must be in \[1, 50\], got 0"):
         model.predict(["x"], 0)
+
+
+def test_the_old_name_warns_and_means_the_same(encoder, texts):
+    with pytest.warns(DeprecationWarning, match="use SparseClassifier"):
+        old = ExtremeClassifier(encoder, 4, lr=3e-3, output_lr=1e-2, meta=8, epochs=1, random_state=3)
+    new = SparseClassifier(4, encoder=encoder, lr=1e-2, encoder_lr=3e-3, meta=8, epochs=1, random_state=3)
+    same(old.fit(*texts), new.fit(*texts))
+    ids, scores = new.predict_one(texts[0][0], 3)
+    assert ids.tolist() == new.predict(texts[0][:1], 3).indices.tolist()
+    assert scores.shape == (3,)

@@ -28,15 +28,15 @@ def test_autocast():
 
 def test_module_contracts(tmp_path):
     layer, x = make(5, 9, 40, 4, 1)
-    other = fanin.FixedFanInLinear(9, 40, 4, seed=5)
+    other = fanin.FixedFanInLinear(9, 40, 4, random_state=5)
     assert not torch.equal(layer.indices, other.indices)
     torch.save(layer.state_dict(), tmp_path / "layer.pt")
     other.load_state_dict(torch.load(tmp_path / "layer.pt"))
     for same in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(same(x), layer(x))
-    assert layer.indices.dtype == torch.uint16
+    assert layer.indices.dtype == torch.int16
     assert fanin.FixedFanInLinear(65537, 3, 2).indices.dtype == torch.int32
-    assert fanin.FixedFanInLinear(65536, 3, 2).indices.dtype == torch.uint16
+    assert fanin.FixedFanInLinear(65536, 3, 2).indices.dtype == torch.int16
     # any layout and number of dimensions, as nn.Linear
     wide = torch.randn(9, 5, 2)
     assert torch.equal(layer(wide.permute(1, 2, 0)), layer(wide.permute(1, 2, 0).contiguous()))
@@ -152,7 +152,7 @@ def test_rewire(group, features):
     optimizer.step()
     before = copy.deepcopy(layer)
     strength = ops.magnitude(before.weight, group)
-    changed = layer.rewire(fraction=0.5, seed=3, optimizer=optimizer)
+    changed = layer.rewire(fraction=0.5, random_state=3, optimizer=optimizer)
     assert (changed.sum(1) == 4).all()
     lists, old = layer.indices.long(), before.indices.long()
     assert all(len(set(row.tolist())) == 8 for row in lists)
@@ -170,10 +170,10 @@ def test_rewire(group, features):
     assert (moment[~per_label] != 0).all()
     # the same seed gives the same connections, another one does not
     again = copy.deepcopy(before)
-    again.rewire(fraction=0.5, seed=3)
+    again.rewire(fraction=0.5, random_state=3)
     assert torch.equal(again.indices, layer.indices)
     different = copy.deepcopy(before)
-    different.rewire(fraction=0.5, seed=4)
+    different.rewire(fraction=0.5, random_state=4)
     assert not torch.equal(different.indices, layer.indices)
 
 

@@ -79,7 +79,7 @@ def test_same_bits_for_any_threads(simd, monkeypatch):
     h, table, candidates, g = tensors(*make(9, 600, 64, 3000))
 
     def run(threads):
-        monkeypatch.setattr(module, "_threads", lambda _: threads)
+        monkeypatch.setattr(module, "_threads", lambda *_: threads)
         scores = gather_dot(h, table, candidates)
         gh = torch.ops.xmc_fast.gather_dot_grad_h(g, table, candidates)
         return scores, gh, *torch.ops.xmc_fast.gather_dot_grad_rows(g, h, candidates, 3000)

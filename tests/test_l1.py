@@ -20,7 +20,7 @@ solve = functools.partial(newton_solve, solver="l1")
 def test_reaches_the_reference_optimum(layout):
     X, Y = random_problem(L=8)
     A = X.toarray().astype(float)
-    W, report = solve(A.astype(np.float32) if layout == "dense" else X, Y, eps=1e-5)
+    W, report = solve(A.astype(np.float32) if layout == "dense" else X, Y, tol=1e-5)
     assert (report["status"] == CONVERGED).all()
     for w, s, f in zip(W, signs(Y), report["objective"], strict=True):
         c = costs(s, 1.0)
@@ -32,11 +32,11 @@ def test_reaches_the_reference_optimum(layout):
 
 def test_costs_per_label():
     X, Y = random_problem(L=6, seed=4)
-    positive, negative = np.random.default_rng(0).uniform(0.2, 5, (2, 6)).astype(np.float32)
-    _, report = solve(X, Y, C=0.7, eps=1e-5, cost_positive=positive, cost_negative=negative)
+    positive = np.random.default_rng(0).uniform(0.2, 5, 6).astype(np.float32)
+    _, report = solve(X, Y, C=0.7, tol=1e-5, cost_positive=positive)
     A = X.toarray().astype(float)
     for label, s in enumerate(signs(Y)):
-        c = costs(s, 0.7, positive[label], negative[label])
+        c = costs(s, 0.7, positive[label])
         best = reference.objective(reference.solve(A, s, c), A, s, c)
         assert report["objective"][label] == pytest.approx(best, rel=1e-5)
 
@@ -52,7 +52,7 @@ def test_bits_do_not_depend_on_threads_or_batches():
     X, Y = random_problem(n=200, L=40, seed=5)
     first = solve(X, Y)
     for threads, batch in ((1, 7), (2, 16), (4, 3)):
-        again = solve(X, Y, batch=batch, threads=threads)
+        again = solve(X, Y, block=batch, threads=threads)
         assert np.array_equal(first[0], again[0])
         assert all(np.array_equal(first[1][k], again[1][k]) for k in REPORT if k != "seconds")
 
@@ -61,7 +61,7 @@ def test_labels_without_positives_or_negatives():
     X, Y = random_problem(L=4)
     Y = Y.tolil()
     Y[:, 1], Y[:, 3] = 0, 1
-    W, report = solve(X, Y.tocsr(), eps=1e-5)
+    W, report = solve(X, Y.tocsr(), tol=1e-5)
     assert report["status"].tolist() == [CONVERGED, TRIVIAL, CONVERGED, TRIVIAL]
     A, s = X.toarray().astype(float), -np.ones(X.shape[0])
     best = reference.solve(A, s, costs(s, 1.0))
@@ -84,7 +84,7 @@ def test_pruning_and_limit():
     assert np.array_equal(pruned, np.where(np.abs(full) >= np.float32(0.1), full, 0))
     top, _ = solve(X, Y, keep_top=2)
     assert ((top != 0).sum(1) <= 2).all()
-    _, report = solve(X, Y, eps=1e-6, max_iterations=2)
+    _, report = solve(X, Y, tol=1e-6, max_iter=2)
     assert (report["status"] == LIMIT).all()
 
 
@@ -93,7 +93,7 @@ def test_liblinear_on_real_data(data_dir, name):
     X, Y = read_xmc(data_dir(name), 1500)
     counts = np.asarray(Y.sum(0)).ravel()
     Y = Y[:, np.argsort(-counts, kind="stable")[[0, 3, 20, 60, 100, 140]]]
-    W, report = solve(X, Y, eps=0.01)
+    W, report = solve(X, Y, tol=0.01)
     assert (report["status"] == CONVERGED).all()
     for label, s in enumerate(signs(Y)):
         c = costs(s, 1.0)

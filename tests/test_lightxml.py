@@ -409,6 +409,30 @@ def test_mixed_precision(folder):
     assert model.history_[-1]["loss"] < 0.7 * model.history_[0]["loss"]
 
 
+def test_predictions_have_the_precision_of_training(folder):
+    model = make(folder, precision="bf16").fit(TEXTS, Y)
+    seen = []
+    hook = model.net_.generator.register_forward_hook(lambda module, x, out: seen.append(out.dtype))
+    model.predict(TEXTS[:2])
+    hook.remove()
+    assert seen == [torch.bfloat16]
+
+
+def test_static_negatives_in_half_precision(folder):
+    model = make(folder, precision="fp16", negatives="static").fit(TEXTS, Y)
+    assert np.isfinite([row["loss"] for row in model.history_]).all()
+
+
+def test_options_of_the_training_loop(folder):
+    """Each reaches the loop: it changes the weights, or ends the training."""
+    plain = make(folder, epochs=1).fit(TEXTS, Y).net_.generator.weight
+    for options in ({"accumulate": 2}, {"clip_norm": 1e-3}, {"schedule": "linear"}):
+        other = make(folder, epochs=1, **options).fit(TEXTS, Y).net_.generator.weight
+        assert not torch.equal(plain, other), options
+    model = make(folder, epochs=6, lr=0.0, head_lr=1e-12, patience=1).fit(TEXTS, Y, validation=(TEXTS, Y))
+    assert len(model.history_) == 2
+
+
 def test_validation_log_and_cache(folder, tmp_path):
     held_out = make_data(20, seed=1)
     model = make(folder, token_cache=tmp_path / "cache").fit(

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from reference import linear as reference
-from xmc_fast import OneVsAll, SparseModel, linear
+from xmc_fast import OneVsAll, SparseModel
 
 
 def problem(n=200, D=40, L=37, seed=0, density=0.15):
@@ -53,7 +53,7 @@ def same_model(a, b):
 @pytest.mark.parametrize("dense", [False, True])
 def test_optimum_of_the_reference(simd, dense, bias):
     X, Y = problem()
-    model = OneVsAll(eps=1e-5, bias=bias, prune=0, n_jobs=1).fit(X.toarray() if dense else X, Y)
+    model = OneVsAll(tol=1e-5, bias=bias, prune=0, n_jobs=1).fit(X.toarray() if dense else X, Y)
     W = model.model_.to_csr().toarray()
     A = rows_as_trained(X, bias=bias)
     for label in range(Y.shape[1]):
@@ -79,7 +79,7 @@ def test_optimum_with_any_bias_and_cost(bias, C, dense):
     """The bias's weight moves on its own (csrc/linear/bias.h): to the same optimum, in few rounds."""
     X, Y = problem(n=300, L=24, seed=3)
     Y = sp.hstack([Y, 1 - Y.toarray()[:, :8]]).tocsr()  # frequent labels too
-    model = OneVsAll(C=C, eps=1e-4, bias=bias, normalize=False, prune=0, n_jobs=1)
+    model = OneVsAll(C=C, tol=1e-4, bias=bias, normalize=False, prune=0, n_jobs=1)
     model.fit(X.toarray() if dense else X, Y)
     A = rows_as_trained(X, normalize=False, bias=bias)
     for label, w in enumerate(model.model_.to_csr().toarray().astype(float)):
@@ -128,7 +128,7 @@ def rows_of_many_lengths(n=500, hot=400, seed=5):
 def test_rows_of_any_length_and_many_features(simd, bias):
     """Dot products and steps walk through rows in blocks, two rows at a time."""
     X, Y = rows_of_many_lengths()
-    model = OneVsAll(eps=1e-4, bias=bias, prune=0, max_iter=20, n_jobs=1).fit(X, Y)
+    model = OneVsAll(tol=1e-4, bias=bias, prune=0, max_iter=20, n_jobs=1).fit(X, Y)
     A = X.astype(np.float64)
     A = sp.diags(1 / np.sqrt(np.asarray(A.multiply(A).sum(axis=1)).ravel())) @ A
     A = sp.csr_matrix(A if bias is None else sp.hstack([A, np.full((A.shape[0], 1), bias)]))
@@ -143,15 +143,7 @@ def test_rows_of_any_length_and_many_features(simd, bias):
     assert model.report_["inner_iterations"].mean() < 40
 
 
-def test_constant_last_feature_is_a_bias():
-    X, Y = problem()
-    ones = sp.hstack([X, np.full((X.shape[0], 1), 0.5, np.float32)]).tocsr()
-    a = OneVsAll(bias=0.5, normalize=False, n_jobs=1).fit(X, Y).model_
-    b = OneVsAll(bias=None, normalize=False, n_jobs=1).fit(ones, Y).model_
-    assert same_model(a, b)
-
-
-def test_stopping_rule_holds_at_the_default_eps(simd):
+def test_stopping_rule_holds_at_the_default_tol(simd):
     X, Y = problem(n=500, D=80, L=50, seed=1)
     model = OneVsAll(prune=0, n_jobs=1).fit(X, Y)
     A = rows_as_trained(X)
@@ -174,7 +166,7 @@ def test_positive_weight_is_the_cost_of_positives(weight):
         "array": np.linspace(0.2, 9, L),
     }[weight]
     given = cost.astype(np.float32) if weight == "array" else weight
-    model = OneVsAll(C=0.7, eps=1e-5, prune=0, positive_weight=given).fit(X, Y)
+    model = OneVsAll(C=0.7, tol=1e-5, prune=0, positive_weight=given).fit(X, Y)
     A = rows_as_trained(X)
     for label, w in enumerate(model.model_.to_csr().toarray()):
         s = signs(Y, label)
@@ -187,7 +179,7 @@ def test_positive_weight_is_the_cost_of_positives(weight):
 @pytest.mark.parametrize("L", [1, 15, 16, 17, 255, 256, 257])
 def test_label_counts_around_the_block_sizes(L):
     X, Y = problem(n=60, D=20, L=L, seed=3)
-    model = OneVsAll(eps=1e-4, prune=0, block_labels=100).fit(X, Y)
+    model = OneVsAll(tol=1e-4, prune=0, block_labels=100).fit(X, Y)
     A = rows_as_trained(X)
     W = model.model_.to_csr().toarray()
     assert W.shape == (L, 21)
@@ -247,7 +239,7 @@ def test_partial_labels_are_the_same_bits():
 def test_empty_rows_empty_columns_one_row_duplicates():
     X = sp.csr_matrix(np.array([[0, 0, 0.0], [1, 0, 0], [0, 0, 2]]))
     Y = np.array([[1, 0], [1, 0], [0, 1]])
-    model = OneVsAll(eps=1e-5, prune=0).fit(X, Y)
+    model = OneVsAll(tol=1e-5, prune=0).fit(X, Y)
     A = rows_as_trained(X)
     for label, w in enumerate(model.model_.to_csr().toarray()):
         assert np.allclose(w, reference.solve(A, signs(sp.csr_matrix(Y), label)), atol=1e-4)
@@ -331,10 +323,9 @@ def liblinear_weights(X, s, options):
 def test_same_optimum_as_liblinear(data_dir):
     pytest.importorskip("liblinear")
     X, Y = eurlex(data_dir, 24)
-    A = linear._prepare_rows(X, True, 1.0).csr
-    A = sp.csr_matrix((A.data.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+    A = sp.csr_matrix(rows_as_trained(X))
     loose = OneVsAll(prune=0).fit(X, Y).model_.to_csr().toarray().astype(float)
-    tight = OneVsAll(prune=0, eps=1e-4).fit(X, Y).model_.to_csr().toarray().astype(float)
+    tight = OneVsAll(prune=0, tol=1e-4).fit(X, Y).model_.to_csr().toarray().astype(float)
     for label in range(Y.shape[1]):
         s = signs(Y, label)
         if np.all(s < 0):
@@ -376,6 +367,38 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path):
     assert {name: (killed / name).stat().st_mtime_ns for name in done} == done, "finished blocks are kept"
     for path in whole.iterdir():
         assert (killed / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_checkpoint_of_a_fit_killed_at_its_first_file(tmp_path):
+    X, Y = problem()
+    (tmp_path / ".fit.json.abc.tmp").write_text("{")
+    fitted = OneVsAll(block_labels=10).fit(X, Y, checkpoint=tmp_path)
+    assert not list(tmp_path.glob(".*"))
+    assert same_model(fitted.model_, OneVsAll(block_labels=10).fit(X, Y).model_)
+
+
+def test_save_and_load(tmp_path):
+    X, Y = problem()
+    fitted = OneVsAll(C=2.0, tol=0.02, bias=None, positive_weight="balanced", random_state=3).fit(X, Y)
+    fitted.save(tmp_path / "m")
+    again = OneVsAll.load(tmp_path / "m")
+    assert again.get_params() == {**fitted.get_params(), "solver": "dual"}
+    assert same_model(fitted.model_, again.model_)
+    assert 0 < again.nbytes <= fitted.nbytes  # ids may be narrower on disk
+    np.testing.assert_array_equal(again.predict(X, 3).indices, fitted.predict(X, 3).indices)
+    ids, scores = again.predict_one(X[:1], 3)
+    np.testing.assert_array_equal(ids, fitted.predict(X[:1], 3).indices)
+    np.testing.assert_array_equal(scores, fitted.predict(X[:1], 3).data)
+
+
+def test_bias_and_scaling_are_those_of_prepared_rows():
+    """The core's scaled rows and its own bias give the model of rows that were scaled before."""
+    X, Y = problem()
+    norms = np.sqrt(np.asarray(X.multiply(X).sum(1), np.float64).ravel())
+    scaled = sp.csr_matrix(sp.diags(1 / np.where(norms > 0, norms, 1)) @ X, dtype=np.float32)
+    a = OneVsAll(tol=1e-4, prune=0).fit(X, Y).model_.to_csr().toarray()
+    b = OneVsAll(tol=1e-4, prune=0, normalize=False).fit(scaled, Y).model_.to_csr().toarray()
+    np.testing.assert_allclose(a, b, atol=2e-3)
 
 
 def test_checkpoint_of_another_fit_is_refused(tmp_path):

@@ -316,7 +316,7 @@ def test_save_and_load(tmp_path):
     (tmp_path / "other" / "file").write_text("x")
     with pytest.raises(ValueError, match="not overwritten"):
         model.save(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"mach\.json is missing"):
+    with pytest.raises(ValueError, match=r"manifest\.json: file is missing"):
         Mach.load(tmp_path)
     with pytest.raises(TypeError, match="cannot be stored"):
         Mach(16, 3, base=Scores()).fit(X, y).save(tmp_path / "s")
@@ -395,7 +395,7 @@ def test_default_base_is_one_vs_all():
 def test_plot():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
-    from xmc_fast.plots.mach import accuracy_against_memory
+    from xmc_fast.plots import accuracy_against_memory
 
     ax = accuracy_against_memory([(500, 8, 4e6, 0.7), (250, 8, 2e6, 0.6), (250, 4, 1e6, 0.5)])
     assert [line.get_xdata().tolist() for line in ax.get_lines()] == [[1, 2], [4]]

@@ -139,7 +139,7 @@ def test_damaged_block_is_named(tmp_path, mmap, damage, message):
     ("change", "message"),
     [
         ({"format_version": 99}, "version 99"),
-        ({"format": "other"}, "not a sparse model"),
+        ({"kind": "other"}, "sparse_model or text_model expected, got other"),
         ({"n_labels": 9}, "n_labels"),
         ({"blocks": None}, "blocks"),
     ],

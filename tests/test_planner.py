@@ -64,7 +64,7 @@ def test_estimates_are_near_a_real_fit():
     """Within a factor of four on another machine: the order of magnitude is what a plan is for."""
     import time
 
-    X, Y = xmc_fast.data.make_synthetic(8_000, 8_000, 1_000, seed=3)
+    X, Y = xmc_fast.data.make_synthetic(8_000, 8_000, 1_000, random_state=3)
     start = time.process_time()
     model = OneVsAll(n_jobs=1).fit(X, Y).model_
     seconds = time.process_time() - start

@@ -8,9 +8,8 @@ import scipy.sparse as sp
 
 from reference import predict as reference
 from xmc_fast.data import read_xmc
-from xmc_fast.model import ModelFormatError, SparseModel, merge_topk
-from xmc_fast.model import predict as layout_module
-from xmc_fast.model.calibrate import Calibration
+from xmc_fast.model import Calibration, ModelFormatError, SparseModel, merge_topk
+from xmc_fast.model._predict import build_layout
 
 
 def weights_like_trained(labels, columns, rng, full=0.2):
@@ -111,7 +110,7 @@ def test_ties_and_missing(simd, kind):
     np.testing.assert_array_equal(few.data, top.data[:4])
 
 
-def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
+def test_same_bits_for_any_threads_blocks_and_batches(simd):
     rng = np.random.default_rng(5)
     W = sp.csr_matrix(weights_like_trained(9000, 300, rng))
     X = sp.csr_matrix(rows(700, 300, rng, 0.1))
@@ -125,10 +124,10 @@ def test_same_bits_for_any_threads_blocks_and_batches(monkeypatch, simd):
         same(SparseModel(W).predict(X, 5, n_jobs=threads))
     same(SparseModel([W[:1], W[1:700], W[700:700], W[700:]]).predict(X, 5))
     same(sp.vstack([SparseModel(W).predict(X[i : i + 97], 5) for i in range(0, 700, 97)]).tocsr())
-    whole = layout_module.build_layout(SparseModel(W).blocks, *W.shape, 1)
-    assert whole["block"][0] < 9000
-    monkeypatch.setattr(layout_module, "MIN_DENSITY", 2.0)
-    postings = SparseModel(W).predict(X, 5)
+    assert build_layout(SparseModel(W).blocks, *W.shape, 1).arrays()["block"][0] < 9000
+    postings = SparseModel(W)
+    postings._layout = build_layout(postings.blocks, *W.shape, 1, min_density=2.0)
+    postings = postings.predict(X, 5)
     np.testing.assert_allclose(postings.data, expected.data, atol=1e-4)
 
 
@@ -183,7 +182,7 @@ def test_bounds_hold(simd, signs, bias):
     X = 1 + 0.002 * rng.normal(size=(100, columns))
     X *= {"positive": 1, "negative": -1, "both": np.where(np.arange(columns) % 2, 1, -1)}[signs]
     model = SparseModel(sp.csr_matrix(W.astype(np.float32)), bias=bias)
-    layout = model.prepare()._layout
+    layout = model.prepare()._layout.arrays()
     assert layout["outlier"].size > 3000
     assert layout["parts"][1] >= (bias is not None)  # heavy columns
     few, everything = model.predict(X, 6), model.predict(X, 1300)
@@ -203,7 +202,7 @@ def labels_with_step_one(columns):
 
 def best_by_bounds(W, X):
     model = SparseModel(sp.csr_matrix(W))
-    layout = model.prepare()._layout
+    layout = model.prepare()._layout.arrays()
     np.testing.assert_array_equal(layout["step"][:900], 1)
     return model.predict(np.hstack([np.zeros((1, 100)), X]), 1).indices.tolist()
 
@@ -253,7 +252,7 @@ def test_blocks_of_labels_with_few_and_many_weights(simd):
     W = labels_of_all_sizes(13000, 400, rng)
     X = rows(70, 400, rng, 0.1)
     model = SparseModel(W)
-    layout = model.prepare()._layout
+    layout = model.prepare()._layout.arrays()
     assert np.diff(W.indptr)[layout["label"]].tolist() == sorted(np.diff(W.indptr), reverse=True)
     kinds = np.sign(layout["entry"].reshape(-1, 400) + 1) + (layout["entry"].reshape(-1, 400) >= 0)
     assert len(kinds) == 4

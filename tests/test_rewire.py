@@ -26,8 +26,9 @@ from xmc_fast.nn import (  # noqa: E402
     sparse_bce,
     sparse_squared_hinge,
 )
+from xmc_fast.nn._recording import missing_connections  # noqa: E402
 from xmc_fast.nn.masked import MaskedLinear  # noqa: E402
-from xmc_fast.nn.rewire import missing_connections, sparse_layers  # noqa: E402
+from xmc_fast.nn.rewire import sparse_layers  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -37,7 +38,7 @@ D, L, S = 40, 53, 6
 
 def make(group_size=1, seed=0):
     torch.manual_seed(seed)
-    return FixedFanInLinear(D, L, S, group_size=group_size, seed=seed)
+    return FixedFanInLinear(D, L, S, group_size=group_size, random_state=seed)
 
 
 def targets(rows, seed=0, density=0.05):
@@ -203,7 +204,7 @@ class Die(Callback):
 def test_deterministic_and_resumable(rules, tmp_path):
     def fit(**options):
         model, loss = problem()
-        rewire = Rewire(prune=rules[0], grow=rules[1], interval=3, threshold=0.05, seed=5)
+        rewire = Rewire(prune=rules[0], grow=rules[1], interval=3, threshold=0.05, random_state=5)
         trainer = Trainer(
             lambda m: torch.optim.Adam(m.parameters(), 0.01),
             epochs=4,
@@ -229,9 +230,9 @@ def test_deterministic_and_resumable(rules, tmp_path):
 
 def test_a_loop_of_ones_own_gives_the_trainers_weights():
     """Rewire needs a module and its optimizer, no Trainer: any other loop can call it."""
-    rules = {"grow": "gradient", "interval": 3, "seed": 5}
+    rules = {"grow": "gradient", "interval": 3, "random_state": 5}
     trained, loss = problem()
-    trainer = Trainer(lambda m: torch.optim.Adam(m.parameters(), 0.01), epochs=2, batch_size=16, seed=1,
+    trainer = Trainer(lambda m: torch.optim.Adam(m.parameters(), 0.01), epochs=2, batch_size=16, random_state=1,
                       callbacks=[Rewire(**rules)])  # fmt: skip
     trainer.fit(trained, loss, 96, torch.from_numpy)
     model, loss = problem()

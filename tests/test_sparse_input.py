@@ -75,14 +75,14 @@ def test_starts_like_a_linear_layer():
 def test_batches_hold_each_row_once_and_shuffle_by_seed_and_epoch():
     X = rows(10)
     Y = sp.eye(10, format="csr")
-    batches = csr_batches(X, Y, 4, seed=3)
+    batches = csr_batches(X, Y, 4, random_state=3)
     assert (len(batches), batches.n) == (3, 10)
     epochs = [[y.indices.tolist() for _, y in batches] for _ in range(2)]
     for epoch in epochs:
         assert [len(b) for b in epoch] == [4, 4, 2]
         assert sorted(np.concatenate(epoch)) == list(range(10))
     assert epochs[0] != epochs[1]
-    again = csr_batches(X, Y, 4, seed=3)
+    again = csr_batches(X, Y, 4, random_state=3)
     assert [[y.indices.tolist() for _, y in again] for _ in range(2)] == epochs
     order = np.random.default_rng([3, 0]).permutation(10)
     assert np.array_equal(np.concatenate(epochs[0]), order)

@@ -94,9 +94,30 @@ def test_resume_gives_the_same_weights_bit_for_bit(problem, tmp_path, died_at):
 
 
 def test_checkpoint_of_another_run_is_refused(problem, tmp_path):
-    fit(problem, checkpoint=tmp_path / "run.pt", seed=1)
+    fit(problem, checkpoint=tmp_path / "run.pt", random_state=1)
     with pytest.raises(ValueError, match="is of another run"):
-        fit(problem, checkpoint=tmp_path / "run.pt", seed=2)
+        fit(problem, checkpoint=tmp_path / "run.pt", random_state=2)
+
+
+def test_a_changed_rate_on_resume_is_refused(problem, tmp_path):
+    """Optimizers keep the rate of the checkpoint: the new one would silently do nothing."""
+    fit(problem, checkpoint=tmp_path / "run.pt")
+    with pytest.raises(ValueError, match=r"is of another run: it has .*'lr': \[\[0.01\]\]"):
+        fit(
+            problem,
+            checkpoint=tmp_path / "run.pt",
+            optimizer=lambda m: torch.optim.Adam(m.parameters(), 0.02),
+        )
+
+
+def test_half_precision_with_an_optimizer_without_gradients(problem):
+    """Its step would fail: "No inf checks were recorded"."""
+
+    def two(model):
+        return [adam(model), torch.optim.SGD([nn.Parameter(torch.zeros(2))], 0.1)]
+
+    _, history = fit(problem, optimizer=two, precision="fp16")
+    assert history[-1]["loss"] < history[0]["loss"]
 
 
 def test_accumulation_equals_the_large_batch():
@@ -234,3 +255,33 @@ def test_rows_of_similar_length_share_a_batch():
     for epoch in (seen[:16], seen[16:]):
         assert sorted(np.concatenate(epoch)) == sorted(lengths)
     assert [b.tolist() for b in seen[:16]] != [b.tolist() for b in seen[16:]]
+
+
+def test_a_failing_validation_leaves_the_trained_weights():
+    """Validation sees averaged weights; the model must not keep them when it fails."""
+    seen = []
+
+    class Watch(Callback):
+        def on_step(self, run):
+            seen.append(run.model.state_dict()["weight"].clone())
+
+    def validate(model):
+        if len(seen) > 8:
+            assert not torch.equal(model.state_dict()["weight"], seen[-1])
+            raise KeyError("no such figure")
+        return {}
+
+    x, y = torch.randn(32, 5), torch.randn(32, 1)
+    model = nn.Linear(5, 1)
+    trainer = Trainer(
+        lambda m: torch.optim.SGD(m.parameters(), 0.1),
+        epochs=4,
+        batch_size=8,
+        swa_start=0,
+        callbacks=[Watch()],
+    )
+    with pytest.raises(KeyError):
+        trainer.fit(
+            model, lambda m, rows: ((m(x[rows]) - y[rows]) ** 2).mean(), 32, torch.from_numpy, validate
+        )
+    assert torch.equal(model.weight, seen[-1])

@@ -17,6 +17,7 @@ from distributed import Client, LocalCluster
 
 from xmc_fast import OneVsAll, metrics
 from xmc_fast.data import load_demo
+from xmc_fast.engine import connect
 
 
 def main() -> None:
@@ -33,8 +34,10 @@ def main() -> None:
             LocalCluster(n_workers=args.workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
         )
         client = stack.enter_context(Client(cluster))
-        model = OneVsAll(block_labels=20).fit(demo.X_train, demo.Y_train, engine=client, checkpoint=folder)
-        best = model.predict(demo.X_test, k=5, engine=client)
+        model = OneVsAll(block_labels=20).fit(
+            demo.X_train, demo.Y_train, engine=connect(client), checkpoint=folder
+        )
+        best = model.predict(demo.X_test, k=5, engine=connect(client))
         for name, work in model.report_["engine"]["workers"].items():
             print(name, work)
     alone = OneVsAll(block_labels=20).fit(demo.X_train, demo.Y_train)

@@ -13,9 +13,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from xmc_fast import OneVsAll, TextModel, metrics
-from xmc_fast.data import read_lines, read_text
-from xmc_fast.text import TfidfVectorizer
+from xmc_fast import TextClassifier, data
 
 
 def main() -> None:
@@ -28,25 +26,21 @@ def main() -> None:
     if not folder.is_dir():
         raise SystemExit(f"data set not found: {folder} (set XMC_DATA)")
 
-    names = read_lines(folder / "label_names.txt.xz")
     train, test = (
-        read_text(folder / f"{part}_texts.txt.xz", folder / f"{part}_labels.txt.xz", n_labels=len(names))
+        data.read([folder / f"{name}.txt.xz" for name in (f"{part}_texts", f"{part}_labels", "label_names")])
         for part in ("train", "test")
     )
-    texts, Y = train.texts[: options.rows], train.Y[: options.rows]
-
-    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2)
-    model = OneVsAll().fit(vectorizer.fit_transform(texts), Y).model_
-    tagger = TextModel(vectorizer, model)
-    print(metrics.report(test.Y, tagger.predict(test.texts, k=5), k=(1, 3, 5)))
+    train = train[: options.rows]
+    tagger = TextClassifier().fit(train.texts, train.labels)
+    print(tagger.evaluate(test.texts, test.labels))
 
     with tempfile.TemporaryDirectory() as scratch:
         out = options.out or Path(scratch) / "tagger"
         tagger.save(out)
-        opened = TextModel.load(out)
+        opened = TextClassifier.load(out)
         for text in test.texts[:3]:
-            found, _ = opened.predict_one(text, k=5)
-            print(f"{text[:70]!r}: {', '.join(names[j] for j in found)}")
+            found = opened.predict_one(text, k=5)
+            print(f"{text[:70]!r}: {', '.join(f'{label} {p:.2f}' for label, p in found)}")
 
 
 if __name__ == "__main__":

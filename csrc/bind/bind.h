@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -35,6 +36,17 @@ CsrView<Index, Value> csr_view(int64_t cols, const Array<int64_t>& indptr, const
   return {rows, cols, indptr.data(), indices.data(), data.size() ? data.data() : nullptr};
 }
 
+// A sparse matrix as one argument: the tuple (indptr, indices, data, (rows, cols)) of Python, e.g.
+// xmc_fast._arrays.Csr, which owns the arrays. Empty data: binary. The dtypes must be exact, else TypeError.
+template <class Value = float, class Index = int32_t>
+struct Csr {
+  Array<int64_t> indptr;
+  Array<Index> indices;
+  Array<Value> data;
+  CsrView<Index, Value> view;
+  operator const CsrView<Index, Value>&() const { return view; }
+};
+
 // Hands a vector to numpy without a copy.
 template <class T>
 py::array_t<T> to_numpy(std::vector<T>&& values) {
@@ -60,5 +72,39 @@ void bind_knn(py::module_& m);
 void bind_gather(py::module_& m);
 void bind_spmm(py::module_& m);
 void bind_predict(py::module_& m);
+void bind_tree(py::module_& m);
 
 }  // namespace xmc::bind
+
+namespace pybind11::detail {
+
+template <class Value, class Index>
+struct type_caster<xmc::bind::Csr<Value, Index>> {
+  using Matrix = xmc::bind::Csr<Value, Index>;
+  template <class T>
+  static constexpr auto name_of = handle_type_name<array_t<T>>::name;
+  PYBIND11_TYPE_CASTER(Matrix, const_name("tuple[") + name_of<int64_t> + const_name(", ") + name_of<Index> +
+                                   const_name(", ") + name_of<Value> + const_name(", tuple[int, int]]"));
+
+  bool load(handle source, bool) {
+    if (!PyTuple_Check(source.ptr()) || PyTuple_GET_SIZE(source.ptr()) != 4) return false;
+    const auto part = [&](int i) { return handle(PyTuple_GET_ITEM(source.ptr(), i)); };
+    if (!take(part(0), value.indptr) || !take(part(1), value.indices) || !take(part(2), value.data)) {
+      return false;
+    }
+    const auto [rows, cols] = pybind11::cast<std::pair<int64_t, int64_t>>(part(3));
+    value.view = xmc::bind::csr_view(cols, value.indptr, value.indices, value.data);
+    if (value.view.rows != rows) throw std::invalid_argument("a matrix has other rows than its indptr");
+    return true;
+  }
+
+ private:
+  template <class T>
+  static bool take(handle source, xmc::bind::Array<T>& to) {
+    if (!isinstance<xmc::bind::Array<T>>(source)) return false;
+    to = reinterpret_borrow<xmc::bind::Array<T>>(source);
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

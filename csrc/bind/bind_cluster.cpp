@@ -1,47 +1,31 @@
-#include "bind/bind.h"
+#include "bind/convert.h"
 #include "cluster/centroids.h"
 #include "cluster/label_tree.h"
 
 namespace xmc::bind {
+using namespace cluster;
 
 void bind_cluster(py::module_& m) {
+  using py::arg;
   m.def(
       "label_centroids",
-      [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const Array<int64_t>& positives_indptr, const Array<int32_t>& positives_indices,
-         int64_t max_features, int threads) {
-        const auto X = csr_view(cols, indptr, indices, data);
-        const auto positives = csr_view(X.rows, positives_indptr, positives_indices, Array<float>(0));
-        Centroids v;
-        {
-          const py::gil_scoped_release release;
-          v = label_centroids(X, positives, max_features, threads);
-        }
+      [](const Csr<>& X, const Csr<>& positives, int64_t max_features, int threads) {
+        auto v = without_gil([&] { return label_centroids(X, positives, max_features, threads); });
         return py::make_tuple(to_numpy(std::move(v.indptr)), to_numpy(std::move(v.indices)),
                               to_numpy(std::move(v.values)));
       },
-      py::arg("cols"), py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
-      py::arg("data").noconvert(), py::arg("positives_indptr").noconvert(),
-      py::arg("positives_indices").noconvert(), py::arg("max_features"), py::arg("threads"));
+      arg("X"), arg("positives"), arg("max_features"), arg("threads"));
   m.def(
       "label_tree",
-      [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const Array<int64_t>& positives_indptr, const Array<int32_t>& positives_indices, int64_t max_leaf,
-         int64_t max_features, int max_iterations, double tolerance, uint64_t seed, int threads) {
-        const auto X = csr_view(cols, indptr, indices, data);
-        const auto positives = csr_view(X.rows, positives_indptr, positives_indices, Array<float>(0));
-        LabelTree tree;
-        {
-          const py::gil_scoped_release release;
-          tree = label_tree(X, positives, {max_leaf, max_features, max_iterations, tolerance, seed}, threads);
-        }
+      [](const Csr<>& X, const Csr<>& positives, int64_t max_leaf, int64_t max_features, int max_iter,
+         double tol, uint64_t seed, int threads) {
+        const LabelTreeOptions options{max_leaf, max_features, max_iter, tol, seed};
+        auto tree = without_gil([&] { return label_tree(X, positives, options, threads); });
         return py::make_tuple(to_numpy(std::move(tree.order)), to_numpy(std::move(tree.cluster)),
                               to_numpy(std::move(tree.offsets)));
       },
-      py::arg("cols"), py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
-      py::arg("data").noconvert(), py::arg("positives_indptr").noconvert(),
-      py::arg("positives_indices").noconvert(), py::arg("max_leaf"), py::arg("max_features"),
-      py::arg("max_iterations"), py::arg("tolerance"), py::arg("seed"), py::arg("threads"));
+      arg("X"), arg("positives"), arg("max_leaf"), arg("max_features"), arg("max_iter"), arg("tol"),
+      arg("seed"), arg("threads"));
 }
 
 }  // namespace xmc::bind

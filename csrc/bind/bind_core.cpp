@@ -1,7 +1,6 @@
 #include "bind/bind.h"
+#include "core/buffer_pool.h"
 #include "core/parallel.h"
-#include "core/probe.h"
-#include "core/recycle.h"
 #include "core/simd.h"
 
 // threadpoolctl finds these by name in the loaded library (xmc_fast._threads).
@@ -37,20 +36,7 @@ void bind_core(py::module_& m) {
   m.def("available_cpus", &available_cpus);
   m.def("default_threads", &default_threads);
   m.def("set_default_threads", &set_default_threads, py::arg("threads"));
-  m.def(
-      "measure_roofline",
-      [](int threads, double seconds) {
-        Roofline r;
-        {
-          const py::gil_scoped_release release;
-          r = measure_roofline(threads, seconds);
-        }
-        return py::make_tuple(r.fma_gflops, r.read_gbs, r.triad_gbs);
-      },
-      py::arg("threads"), py::arg("seconds"));
-  m.def("measure_random_lines", &measure_random_lines, py::arg("table_lines"), py::arg("seconds"),
-        py::call_guard<py::gil_scoped_release>());
-  // Uninitialised bytes that go back to core/recycle.h when the last view of them is gone.
+  // Uninitialised bytes that go back to core/buffer_pool.h when the last view of them is gone.
   m.def(
       "new_result",
       [](int64_t bytes) {

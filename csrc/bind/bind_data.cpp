@@ -1,9 +1,13 @@
+#include <optional>
+
 #include "bind/bind.h"
 #include "data/synthetic.h"
+#include "data/table.h"
 #include "data/text.h"
 #include "data/write.h"
 
 namespace xmc::bind {
+using namespace data;
 namespace {
 
 data::Blank blank_from_name(const std::string& name) {
@@ -51,6 +55,47 @@ py::tuple parse_text(const py::buffer& text, int64_t begin, int64_t end, const d
   const py::slice entries(0, counts.entries, 1);
   return py::make_tuple(sizes[rows], indices[entries], values[entries], label_sizes[rows], labels, scan.lines,
                         counts.max_feature, counts.max_label);
+}
+
+// (bytes, offsets, rows or None, missing, lists, integers)
+py::tuple wrap(TextColumn&& column) {
+  const int64_t size = column.offsets.back();
+  char* const bytes = column.bytes.get();
+  py::capsule free(column.bytes.release(), [](void* p) { delete[] static_cast<char*>(p); });
+  const py::array_t<uint8_t> array(size, reinterpret_cast<uint8_t*>(bytes), free);
+  const py::object rows = column.rows.empty() ? py::object(py::none()) : to_numpy(std::move(column.rows));
+  return py::make_tuple(array, to_numpy(std::move(column.offsets)), rows, column.missing, column.lists,
+                        column.integers);
+}
+
+py::tuple split_table(const py::buffer& text, int64_t begin, int64_t end, const TableFormat& format,
+                      int threads) {
+  const py::buffer_info info = text.request();
+  const std::string_view view = slice(info, begin, end);
+  Table table;
+  {
+    const py::gil_scoped_release release;
+    table = data::split_table(view, format, threads);
+  }
+  py::list columns;
+  for (TextColumn& column : table.columns) columns.append(wrap(std::move(column)));
+  return py::make_tuple(table.rows, table.blank, table.consumed, table.lines, columns);
+}
+
+// The texts of a column as str objects.
+py::list decode_texts(const Array<uint8_t>& bytes, const Array<int64_t>& offsets) {
+  const auto n = offsets.size() - 1;
+  py::list out(n);
+  const auto* data = reinterpret_cast<const char*>(bytes.data());
+  for (py::ssize_t i = 0; i < n; ++i) {
+    const int64_t begin = offsets.data()[i];
+    const int64_t end = offsets.data()[i + 1];
+    if (begin < 0 || begin > end || end > bytes.size()) throw std::out_of_range("offsets do not fit");
+    PyObject* text = PyUnicode_DecodeUTF8(data + begin, end - begin, "surrogatepass");
+    if (!text) throw py::error_already_set();
+    PyList_SET_ITEM(out.ptr(), i, text);
+  }
+  return out;
 }
 
 }  // namespace
@@ -113,6 +158,75 @@ void bind_data(py::module_& m) {
       py::arg("rows"), py::arg("feature_ids").noconvert(), py::arg("label_ids").noconvert(),
       py::arg("features_per_point"), py::arg("labels_per_point"), py::arg("beta"), py::arg("signal"),
       py::arg("prototype"), py::arg("seed"), py::arg("threads"));
+  m.def(
+      "split_csv",
+      [](const py::buffer& text, int64_t begin, int64_t end, const std::string& name, int64_t first_line,
+         char separator, int64_t n_fields, const std::vector<int64_t>& positions,
+         const std::vector<std::string>& names, bool final, int64_t chunk, int threads) {
+        TableFormat format{false, name, first_line, separator, n_fields, positions, names, {}, final, chunk};
+        return split_table(text, begin, end, format, threads);
+      },
+      py::arg("text"), py::arg("begin"), py::arg("end"), py::arg("name"), py::arg("first_line"),
+      py::arg("separator"), py::arg("n_fields"), py::arg("positions"), py::arg("names"), py::arg("final"),
+      py::arg("chunk"), py::arg("threads"));
+  m.def(
+      "split_json",
+      [](const py::buffer& text, int64_t begin, int64_t end, const std::string& name, int64_t first_line,
+         const std::vector<std::string>& paths, const std::vector<bool>& labels, bool final, int64_t chunk,
+         int threads) {
+        TableFormat format{true, name, first_line, ',', 0, {}, paths, {}, final, chunk};
+        for (const bool is_label : labels) format.roles.push_back(is_label ? Role::kLabels : Role::kText);
+        if (format.roles.size() != paths.size()) throw std::invalid_argument("one role per path expected");
+        return split_table(text, begin, end, format, threads);
+      },
+      py::arg("text"), py::arg("begin"), py::arg("end"), py::arg("name"), py::arg("first_line"),
+      py::arg("paths"), py::arg("labels"), py::arg("final"), py::arg("chunk"), py::arg("threads"));
+  m.def(
+      "split_lines",
+      [](const py::buffer& text, int64_t begin, int64_t end, const std::string& name, int64_t first_line,
+         int threads) {
+        const py::buffer_info info = text.request();
+        const std::string_view view = slice(info, begin, end);
+        TextColumn column;
+        {
+          const py::gil_scoped_release release;
+          column = data::split_lines(view, name, first_line, threads);
+        }
+        return wrap(std::move(column));
+      },
+      py::arg("text"), py::arg("begin"), py::arg("end"), py::arg("name"), py::arg("first_line"),
+      py::arg("threads"));
+  m.def(
+      "first_record",
+      [](const py::buffer& text, int64_t begin, int64_t end, const std::string& name, char separator) {
+        const py::buffer_info info = text.request();
+        const Record record = data::first_record(slice(info, begin, end), separator, name);
+        py::list fields;
+        for (const std::string& field : record.fields) fields.append(py::bytes(field));
+        return py::make_tuple(fields, record.size);
+      },
+      py::arg("text"), py::arg("begin"), py::arg("end"), py::arg("name"), py::arg("separator"));
+  m.def(
+      "split_labels",
+      [](const Array<uint8_t>& bytes, const Array<int64_t>& offsets,
+         const std::optional<Array<int64_t>>& rows, const std::string& separator) {
+        const int64_t n_rows = (rows ? rows->size() : offsets.size()) - 1;
+        LabelRows out;
+        {
+          const py::gil_scoped_release release;
+          out = data::split_labels(reinterpret_cast<const char*>(bytes.data()), offsets.data(),
+                                   rows ? rows->data() : nullptr, n_rows, separator);
+        }
+        py::list names;
+        for (const std::string& name : out.names) {
+          names.append(py::reinterpret_steal<py::str>(
+              PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "surrogatepass")));
+        }
+        return py::make_tuple(to_numpy(std::move(out.indptr)), to_numpy(std::move(out.ids)), names,
+                              out.repeated);
+      },
+      py::arg("bytes").noconvert(), py::arg("offsets").noconvert(), py::arg("rows"), py::arg("separator"));
+  m.def("decode_texts", &decode_texts, py::arg("bytes").noconvert(), py::arg("offsets").noconvert());
 }
 
 }  // namespace xmc::bind

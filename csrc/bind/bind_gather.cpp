@@ -3,6 +3,7 @@
 #include "gather/gather_dot.h"
 
 namespace xmc::bind {
+using namespace gather;
 namespace {
 
 const float* in(uintptr_t address) {

@@ -1,171 +1,108 @@
-#include "bind/bind.h"
+#include <optional>
+
+#include "bind/convert.h"
 #include "metrics/at_k.h"
 #include "metrics/rank.h"
+#include "metrics/ranking.h"
 
 namespace xmc::bind {
+using namespace metrics;
 namespace {
 
-// A filter without pairs comes as an empty indptr.
-PairView pair_view(int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices) {
-  if (indptr.size() == 0) return {};
-  return csr_view<int32_t, float>(cols, indptr, indices, Array<float>());
+using Filter = std::optional<Csr<>>;
+PairView pairs(const Filter& filter) {
+  return filter ? filter->view : PairView{};
 }
 
 py::tuple wrap(RankedLists&& lists) {
   return py::make_tuple(to_numpy(std::move(lists.indptr)), to_numpy(std::move(lists.ids)));
 }
 
-template <class T>
-py::array_t<T> to_numpy(Buffer<T>&& values) {
-  auto owner = std::make_unique<Buffer<T>>(std::move(values));
-  T* data = owner->data();
-  const auto size = static_cast<py::ssize_t>(owner->size());
-  py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<T>*>(p); });
-  return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
+template <class Value>
+py::tuple sparse(const Csr<Value>& scores, const Filter& filter, int64_t k, int threads) {
+  return wrap(without_gil([&] { return rank_sparse(scores.view, pairs(filter), k, threads); }));
 }
-using bind::to_numpy;
 
 template <class Value>
-void bind_rank(py::module_& m, const char* sparse, const char* dense) {
-  m.def(
-      sparse,
-      [](const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<Value>& data, int64_t cols,
-         const Array<int64_t>& filter_indptr, const Array<int32_t>& filter_indices, int64_t k, int threads) {
-        auto scores = csr_view<int32_t, Value>(cols, indptr, indices, data);
-        const auto filter = pair_view(cols, filter_indptr, filter_indices);
-        RankedLists lists;
-        {
-          const py::gil_scoped_release release;
-          lists = rank_sparse(scores, filter, k, threads);
-        }
-        return wrap(std::move(lists));
-      },
-      py::arg("indptr").noconvert(), py::arg("indices").noconvert(), py::arg("data").noconvert(),
-      py::arg("cols"), py::arg("filter_indptr").noconvert(), py::arg("filter_indices").noconvert(),
-      py::arg("k"), py::arg("threads"));
-  m.def(
-      dense,
-      [](const Array<Value>& scores, const Array<int64_t>& filter_indptr,
-         const Array<int32_t>& filter_indices, int64_t k, int threads) {
-        const DenseView<Value> view{scores.shape(0), scores.shape(1), scores.data()};
-        const auto filter = pair_view(view.cols, filter_indptr, filter_indices);
-        RankedLists lists;
-        {
-          const py::gil_scoped_release release;
-          lists = rank_dense(view, filter, k, threads);
-        }
-        return wrap(std::move(lists));
-      },
-      py::arg("scores").noconvert(), py::arg("filter_indptr").noconvert(),
-      py::arg("filter_indices").noconvert(), py::arg("k"), py::arg("threads"));
+py::tuple dense(const Array<Value>& scores, const Filter& filter, int64_t k, int threads) {
+  const DenseView<Value> view{scores.shape(0), scores.shape(1), scores.data()};
+  return wrap(without_gil([&] { return rank_dense(view, pairs(filter), k, threads); }));
 }
 
-AtK at_k(int64_t cols, const Array<int64_t>& truth_indptr, const Array<int32_t>& truth_indices,
-         const Array<int64_t>& indptr, const Array<int32_t>& ids, const Array<uint8_t>& hits,
-         const Array<int32_t>& weights, const std::vector<int64_t>& ks) {
-  AtK at;
-  at.truth = csr_view<int32_t, float>(cols, truth_indptr, truth_indices, Array<float>());
-  if (indptr.size() != at.truth.rows + 1 || ids.size() != hits.size() ||
-      indptr.data()[at.truth.rows] != ids.size() || (weights.size() && weights.size() != at.truth.rows)) {
-    throw std::invalid_argument("indptr, ids, hits and weights have different lengths");
-  }
-  at.indptr = indptr.data();
-  at.ids = ids.data();
-  at.hits = hits.data();
-  at.weights = weights.size() ? weights.data() : nullptr;
-  at.ks = ks;
-  return at;
+py::tuple ids(const Array<int64_t>& lists, int64_t labels, const Filter& filter, int64_t k, int threads) {
+  const DenseView<int64_t> view{lists.shape(0), lists.shape(1), lists.data()};
+  return wrap(without_gil([&] { return rank_ids(view, labels, pairs(filter), k, threads); }));
+}
+
+py::array hits(const Csr<>& truth, const Array<int64_t>& indptr, const Array<int32_t>& ids, int threads) {
+  need_size("indptr", indptr.size(), truth.view.rows + 1);
+  return to_numpy(without_gil([&] { return match_hits(truth, indptr.data(), ids.data(), threads); }));
+}
+
+// Truth, and the ranked lists: indptr, ids, hits; threads.
+using Ranked = std::tuple<Csr<>, Array<int64_t>, Array<int32_t>, Array<uint8_t>, int>;
+
+AtK at_k(const Ranked& ranked, const Array<int32_t>& weights, const std::vector<int64_t>& ks) {
+  const auto& [truth, indptr, ids, hits, threads] = ranked;
+  need_size("indptr", indptr.size(), truth.view.rows + 1);
+  need_size("ids", ids.size(), indptr.data()[truth.view.rows]);
+  need_size("hits", hits.size(), ids.size());
+  if (weights.size()) need_size("weights", weights.size(), truth.view.rows);
+  return {truth, indptr.data(), ids.data(), hits.data(), or_null(weights), ks};
+}
+
+py::array by_instance(const Ranked& ranked, const Array<int32_t>& weights, const std::vector<int64_t>& ks,
+                      const Array<double>& inverse_propensity) {
+  const AtK at = at_k(ranked, weights, ks);
+  if (inverse_propensity.size()) need_size("inverse_propensity", inverse_propensity.size(), at.truth.cols);
+  return to_numpy(
+      without_gil([&] { return instance_sums(at, or_null(inverse_propensity), std::get<4>(ranked)); }));
+}
+
+py::array counts(const Ranked& ranked, const Array<int32_t>& weights, const std::vector<int64_t>& ks) {
+  const AtK at = at_k(ranked, weights, ks);
+  auto owner =
+      std::make_unique<Buffer<int32_t>>(without_gil([&] { return label_counts(at, std::get<4>(ranked)); }));
+  int32_t* data = owner->data();
+  const auto size = static_cast<py::ssize_t>(owner->size());
+  const py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<int32_t>*>(p); });
+  return py::array_t<int32_t>(size, data, free);
+}
+
+py::array by_label(const Array<int32_t>& counts, int64_t ks, double rows, double beta,
+                   const Array<int32_t>& group, int64_t groups, bool positives_only, int threads) {
+  const int64_t labels = counts.size() / (2 * ks + 1);
+  need_size("counts", counts.size(), labels * (2 * ks + 1));
+  if (group.size()) need_size("group", group.size(), labels);
+  return to_numpy(without_gil([&] {
+    return macro_sums(counts.data(), labels, ks, rows, beta, or_null(group), groups, positives_only, threads);
+  }));
+}
+
+template <class Value>
+std::pair<double, double> ranking(const Csr<>& truth, const Csr<Value>& scores, int threads) {
+  need_size("scores' rows", scores.view.rows, truth.view.rows);
+  const auto sums = without_gil([&] { return ranking_sums(truth.view, scores.view, threads); });
+  return {sums.coverage, sums.loss};
 }
 
 }  // namespace
 
 void bind_metrics(py::module_& m) {
-  bind_rank<float>(m, "rank_sparse_f32", "rank_dense_f32");
-  bind_rank<double>(m, "rank_sparse_f64", "rank_dense_f64");
-  m.def(
-      "rank_ids",
-      [](const Array<int64_t>& ids, int64_t labels, const Array<int64_t>& filter_indptr,
-         const Array<int32_t>& filter_indices, int64_t k, int threads) {
-        const DenseView<int64_t> view{ids.shape(0), ids.shape(1), ids.data()};
-        const auto filter = pair_view(labels, filter_indptr, filter_indices);
-        RankedLists lists;
-        {
-          const py::gil_scoped_release release;
-          lists = rank_ids(view, labels, filter, k, threads);
-        }
-        return wrap(std::move(lists));
-      },
-      py::arg("ids").noconvert(), py::arg("labels"), py::arg("filter_indptr").noconvert(),
-      py::arg("filter_indices").noconvert(), py::arg("k"), py::arg("threads"));
-  m.def(
-      "match_hits",
-      [](const Array<int64_t>& truth_indptr, const Array<int32_t>& truth_indices,
-         const Array<int64_t>& indptr, const Array<int32_t>& ids, int threads) {
-        const auto truth = csr_view<int32_t, float>(0, truth_indptr, truth_indices, Array<float>());
-        if (indptr.size() != truth.rows + 1) throw std::invalid_argument("truth and lists differ in rows");
-        std::vector<uint8_t> hits;
-        {
-          const py::gil_scoped_release release;
-          hits = match_hits(truth, indptr.data(), ids.data(), threads);
-        }
-        return to_numpy(std::move(hits));
-      },
-      py::arg("truth_indptr").noconvert(), py::arg("truth_indices").noconvert(),
-      py::arg("indptr").noconvert(), py::arg("ids").noconvert(), py::arg("threads"));
-  m.def(
-      "instance_sums",
-      [](int64_t cols, const Array<int64_t>& truth_indptr, const Array<int32_t>& truth_indices,
-         const Array<int64_t>& indptr, const Array<int32_t>& ids, const Array<uint8_t>& hits,
-         const Array<int32_t>& weights, const std::vector<int64_t>& ks,
-         const Array<double>& inverse_propensity, int threads) {
-        const AtK at = at_k(cols, truth_indptr, truth_indices, indptr, ids, hits, weights, ks);
-        const double* q = inverse_propensity.size() ? inverse_propensity.data() : nullptr;
-        if (q && inverse_propensity.size() != cols)
-          throw std::invalid_argument("propensity has a wrong size");
-        std::vector<double> sums;
-        {
-          const py::gil_scoped_release release;
-          sums = instance_sums(at, q, threads);
-        }
-        return to_numpy(std::move(sums));
-      },
-      py::arg("cols"), py::arg("truth_indptr").noconvert(), py::arg("truth_indices").noconvert(),
-      py::arg("indptr").noconvert(), py::arg("ids").noconvert(), py::arg("hits").noconvert(),
-      py::arg("weights").noconvert(), py::arg("ks"), py::arg("inverse_propensity").noconvert(),
-      py::arg("threads"));
-  m.def(
-      "label_counts",
-      [](int64_t cols, const Array<int64_t>& truth_indptr, const Array<int32_t>& truth_indices,
-         const Array<int64_t>& indptr, const Array<int32_t>& ids, const Array<uint8_t>& hits,
-         const Array<int32_t>& weights, const std::vector<int64_t>& ks, int threads) {
-        const AtK at = at_k(cols, truth_indptr, truth_indices, indptr, ids, hits, weights, ks);
-        Buffer<int32_t> counts;
-        {
-          const py::gil_scoped_release release;
-          counts = label_counts(at, threads);
-        }
-        return to_numpy(std::move(counts));
-      },
-      py::arg("cols"), py::arg("truth_indptr").noconvert(), py::arg("truth_indices").noconvert(),
-      py::arg("indptr").noconvert(), py::arg("ids").noconvert(), py::arg("hits").noconvert(),
-      py::arg("weights").noconvert(), py::arg("ks"), py::arg("threads"));
-  m.def(
-      "macro_sums",
-      [](const Array<int32_t>& counts, int64_t labels, int64_t ks, double rows, double beta,
-         const Array<int32_t>& group, int64_t groups, bool positives_only, int threads) {
-        if (counts.size() != labels * (2 * ks + 1) || (group.size() && group.size() != labels)) {
-          throw std::invalid_argument("counts and group have different lengths");
-        }
-        std::vector<double> sums;
-        {
-          const py::gil_scoped_release release;
-          sums = macro_sums(counts.data(), labels, ks, rows, beta, group.size() ? group.data() : nullptr,
-                            groups, positives_only, threads);
-        }
-        return to_numpy(std::move(sums));
-      },
-      py::arg("counts").noconvert(), py::arg("labels"), py::arg("ks"), py::arg("rows"), py::arg("beta"),
-      py::arg("group").noconvert(), py::arg("groups"), py::arg("positives_only"), py::arg("threads"));
+  using py::arg;
+  m.def("rank_sparse_f32", &sparse<float>, arg("scores"), arg("filter"), arg("k"), arg("threads"));
+  m.def("rank_sparse_f64", &sparse<double>, arg("scores"), arg("filter"), arg("k"), arg("threads"));
+  m.def("rank_dense_f32", &dense<float>, arg("scores").noconvert(), arg("filter"), arg("k"), arg("threads"));
+  m.def("rank_dense_f64", &dense<double>, arg("scores").noconvert(), arg("filter"), arg("k"), arg("threads"));
+  m.def("rank_ids", &ids, arg("ids").noconvert(), arg("labels"), arg("filter"), arg("k"), arg("threads"));
+  m.def("match_hits", &hits, arg("truth"), arg("indptr").noconvert(), arg("ids").noconvert(), arg("threads"));
+  m.def("instance_sums", &by_instance, arg("ranked").noconvert(), arg("weights").noconvert(), arg("ks"),
+        arg("inverse_propensity").noconvert());
+  m.def("label_counts", &counts, arg("ranked").noconvert(), arg("weights").noconvert(), arg("ks"));
+  m.def("macro_sums", &by_label, arg("counts").noconvert(), arg("ks"), arg("rows"), arg("beta"),
+        arg("group").noconvert(), arg("groups"), arg("positives_only"), arg("threads"));
+  m.def("ranking_sums_f32", &ranking<float>, arg("truth"), arg("scores"), arg("threads"));
+  m.def("ranking_sums_f64", &ranking<double>, arg("truth"), arg("scores"), arg("threads"));
 }
 
 }  // namespace xmc::bind

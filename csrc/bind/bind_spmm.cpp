@@ -1,24 +1,18 @@
 #include <array>
 
-#include "bind/bind.h"
+#include "bind/convert.h"
 #include "spmm/row_adam.h"
 #include "spmm/spmm.h"
 
 namespace xmc::bind {
+using namespace spmm;
 namespace {
 
-py::array_t<float> product(const Array<int64_t>& indptr, const Array<int32_t>& indices,
-                           const Array<float>& data, const Array<float>& dense, int threads) {
+py::array product(const Csr<>& A, const Array<float>& dense, int threads) {
   if (dense.ndim() != 2) throw std::invalid_argument("dense must be two-dimensional");
-  const auto A = csr_view(dense.shape(0), indptr, indices, data);
+  need_size("dense's rows", dense.shape(0), A.view.cols);
   const DenseView<float> B{dense.shape(0), dense.shape(1), dense.data()};
-  py::array_t<float> out({A.rows, B.cols});
-  float* C = out.mutable_data();
-  {
-    const py::gil_scoped_release release;
-    spmm(A, B, threads, C);
-  }
-  return out;
+  return filled<float>(A.view.rows, B.cols, [&](float* C) { spmm::spmm(A, B, threads, C); })[0];
 }
 
 void adam_step(Array<float>& weight, Array<float>& mean, Array<float>& square, const Array<int64_t>& rows,
@@ -37,8 +31,7 @@ void adam_step(Array<float>& weight, Array<float>& mean, Array<float>& square, c
 }  // namespace
 
 void bind_spmm(py::module_& m) {
-  m.def("spmm", &product, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
-        py::arg("data").noconvert(), py::arg("dense").noconvert(), py::arg("threads"));
+  m.def("spmm", &product, py::arg("A"), py::arg("dense").noconvert(), py::arg("threads"));
   m.def("row_adam", &adam_step, py::arg("weight").noconvert(), py::arg("mean").noconvert(),
         py::arg("square").noconvert(), py::arg("rows").noconvert(), py::arg("gradient").noconvert(),
         py::arg("step"), py::arg("threads"));

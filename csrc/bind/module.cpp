@@ -16,4 +16,5 @@ PYBIND11_MODULE(_core, m) {
   xmc::bind::bind_knn(m);
   xmc::bind::bind_gather(m);
   xmc::bind::bind_spmm(m);
+  xmc::bind::bind_tree(m);
 }

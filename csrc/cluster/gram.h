@@ -1,7 +1,9 @@
 // The cosines of up to kGramLabels labels with each other, and balanced 2-means that needs nothing else.
 //
-//   G = V V^T, V the label vectors (cluster/centroids.h). With s the 0/1 vector of side 1, p = G s and t = G
-//   1: v_l . S_1 = p_l,  v_l . S_2 = t_l - p_l,  |S_1|^2 = s.p,  |S_2|^2 = (1 - s).(t - p)
+// G = V V^T, V the label vectors (cluster/centroids.h). With s the 0/1 vector of side 1, p = G s and t = G 1:
+//
+//   v_l . S_1 = p_l,  v_l . S_2 = t_l - p_l,  |S_1|^2 = s . p,  |S_2|^2 = (1 - s) . (t - p)
+//
 // so that a round costs n times the labels that changed sides, and the children of a node read the same G.
 //
 // G is built from features by how many of the labels have them: those of more than a sixth as a dense
@@ -11,11 +13,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "cluster/rows.h"
+#include "cluster/node_vectors.h"
 #include "core/buffer.h"
 #include "core/simd.h"
 
-namespace xmc {
+namespace xmc::cluster {
 
 inline constexpr int64_t kGramLabels = 512;
 
@@ -28,7 +30,7 @@ XMC_SIMD_TABLE(GramKernels, gram_kernels)
 
 class Gram {
  public:
-  void load(const Rows& labels);  // at most kGramLabels of them
+  void load(const NodeVectors& labels);  // at most kGramLabels of them
   const float* row(int64_t i) const { return G_.data() + i * ld_; }
 
  private:
@@ -61,4 +63,4 @@ struct Ranked {
 // ascending.
 void assign_sides(std::vector<Ranked>& ranked, int64_t ones, uint8_t* side, std::vector<int32_t>& changed);
 
-}  // namespace xmc
+}  // namespace xmc::cluster

@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::cluster::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 constexpr int kRows = 4;
@@ -36,4 +37,4 @@ void syrk(const float* A, int64_t k, int64_t ld, int64_t n, float* G) {
 
 extern const GramKernels gram_kernels_table = {&syrk};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::cluster::XMC_SIMD_NS

@@ -8,11 +8,11 @@
 
 #include "cluster/centroids.h"
 #include "cluster/gram.h"
-#include "cluster/rows.h"
+#include "cluster/node_vectors.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 
-namespace xmc {
+namespace xmc::cluster {
 namespace {
 
 constexpr int64_t kSample = 64;                 // labels that a large node's start is made from,
@@ -22,10 +22,6 @@ constexpr int64_t kMaxPartial = 8;              // and how many such sums at mos
 constexpr int64_t kLabels = 512;                // labels per block of dot products
 constexpr size_t kManyNodes = 16;               // from so many nodes on, threads take nodes instead of labels
 
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
 struct Node {
   int64_t first;
   int64_t size;
@@ -33,7 +29,7 @@ struct Node {
 };
 
 struct OpenNode : Node {
-  Rows rows;
+  NodeVectors rows;
 };
 
 // How many labels go to side 1. Halves, but never a child of C + 1 labels for even C (it would leave a leaf
@@ -80,14 +76,14 @@ class Splitter {
   explicit Splitter(const LabelTreeOptions& options) : options_(&options) {}
 
   // The sides of a node of more than kGramLabels labels; `ones` of them on side 1.
-  const std::vector<uint8_t>& split_large(const Rows& rows, int64_t ones, uint64_t seed, int threads) {
+  const std::vector<uint8_t>& split_large(const NodeVectors& rows, int64_t ones, uint64_t seed, int threads) {
     V_ = &rows.V;
     threads_ = threads;
     const int64_t n = rows.V.rows;
-    side_.assign(at(n), 0);
-    for (auto& sum : sum_) sum.assign(at(V_->cols), 0.f);
-    w_.resize(at(V_->cols));
-    all_.resize(at(n));
+    side_.assign(n, 0);
+    for (auto& sum : sum_) sum.assign(V_->cols, 0.f);
+    w_.resize(V_->cols);
+    all_.resize(n);
     std::iota(all_.begin(), all_.end(), 0);
     start_from_sample(rows, ones, seed);
     double objective = 0;
@@ -100,12 +96,12 @@ class Splitter {
         move(changed_, true);
       }
       double norm[2] = {norm2(sum_[0]), norm2(sum_[1])};
-      for (int64_t l = 0; l < n; ++l) norm[side_[at(l)]] += rows.own[at(l)];
+      for (int64_t l = 0; l < n; ++l) norm[side_[l]] += rows.own[l];
       for (double& x : norm) x = std::sqrt(x);
       if (norm[0] + norm[1] - objective <= options_->tolerance * objective) break;
       objective = norm[0] + norm[1];
       direction(norm[1], norm[0]);
-      rank([&](int64_t l) { return rows.own[at(l)] * (side_[at(l)] ? scale_[1] : -scale_[0]); });
+      rank([&](int64_t l) { return rows.own[l] * (side_[l] ? scale_[1] : -scale_[0]); });
     }
     return side_;
   }
@@ -127,7 +123,7 @@ class Splitter {
         leaves.push_back(next.first);
         continue;
       }
-      int32_t* part = &members[at(next.first - node.first)];
+      int32_t* part = &members[next.first - node.first];
       const int64_t ones = side_one(next.size, options_->max_leaf);
       two_means(gram_, part, next.size, ones,
                 {options_->max_iterations, options_->tolerance, seed_of(options_->seed, next)}, side_.data());
@@ -135,35 +131,35 @@ class Splitter {
       open.push_back({next.first + ones, next.size - ones, next.depth + 1});
       open.push_back({next.first, ones, next.depth + 1});
     }
-    for (size_t k = 0; k < own.size(); ++k) labels[k] = own[at(members[k])];
+    for (size_t k = 0; k < own.size(); ++k) labels[k] = own[members[k]];
   }
 
  private:
   // ranked_ by the w from 2-means on a sample of kSample of the node's labels.
-  void start_from_sample(const Rows& rows, int64_t ones, uint64_t seed) {
+  void start_from_sample(const NodeVectors& rows, int64_t ones, uint64_t seed) {
     Rng rng(seed);
     const int64_t n = V_->rows;
     std::vector<int32_t> sample = all_;
     for (int64_t k = 0; k < kSample; ++k) {
-      std::swap(sample[at(k)], sample[at(k + rng.below(static_cast<uint32_t>(n - k)))]);
+      std::swap(sample[k], sample[k + rng.below(static_cast<uint32_t>(n - k))]);
     }
-    sample.resize(at(kSample));
+    sample.resize(kSample);
     std::sort(sample.begin(), sample.end());
-    gram_.load(pick_rows(rows, sample));
+    gram_.load(pick_vectors(rows, sample));
     std::vector<int32_t> members(all_.begin(), all_.begin() + kSample);
-    std::vector<uint8_t> side(at(kSample));
+    std::vector<uint8_t> side(kSample);
     const TwoNorms norms =
         two_means(gram_, members.data(), kSample, kSample * ones / n,
                   {options_->max_iterations, options_->tolerance, rng.next()}, side.data());
-    for (size_t k = 0; k < side.size(); ++k) side_[at(sample[k])] = side[k];
+    for (size_t k = 0; k < side.size(); ++k) side_[sample[k]] = side[k];
     move(sample, false);
     direction(norms.one, norms.two);
-    std::vector<float> own(at(n), 0.f);
+    std::vector<float> own(n, 0.f);
     for (size_t k = 0; k < side.size(); ++k) {
-      const size_t l = at(sample[k]);
+      const size_t l = sample[k];
       own[l] = rows.own[l] * (side[k] ? scale_[1] : -scale_[0]);
     }
-    rank([&](int64_t l) { return own[at(l)]; });
+    rank([&](int64_t l) { return own[l]; });
     std::fill(side_.begin(), side_.end(), uint8_t{0});
     for (auto& sum : sum_) std::fill(sum.begin(), sum.end(), 0.f);
   }
@@ -179,13 +175,13 @@ class Splitter {
   template <class Own>
   void rank(const Own& own) {
     const int64_t n = V_->rows;
-    ranked_.resize(at(n));
+    ranked_.resize(n);
     parallel_for(chunk_count(n, kLabels), V_->nnz() > kScatter ? threads_ : 1, [&](int64_t block, int) {
       const int64_t end = std::min(n, (block + 1) * kLabels);
       for (int64_t l = block * kLabels; l < end; ++l) {
         const int64_t e = V_->begin(l);
         const float d = dot(V_->indices + e, V_->data + e, V_->size(l), w_.data());
-        ranked_[at(l)] = {d + own(l), static_cast<int32_t>(l)};
+        ranked_[l] = {d + own(l), static_cast<int32_t>(l)};
       }
     });
   }
@@ -196,9 +192,9 @@ class Splitter {
     const auto n = static_cast<int64_t>(labels.size()), D = V_->cols;
     const auto add = [&](int64_t from, int64_t to, float* sum0, float* sum1) {
       for (int64_t k = from; k < to; ++k) {
-        const int64_t l = labels[at(k)], end = V_->end(l);
-        float* plus = side_[at(l)] ? sum1 : sum0;
-        float* minus = side_[at(l)] ? sum0 : sum1;
+        const int64_t l = labels[k], end = V_->end(l);
+        float* plus = side_[l] ? sum1 : sum0;
+        float* minus = side_[l] ? sum0 : sum1;
         for (int64_t e = V_->begin(l); e < end; ++e) plus[V_->indices[e]] += V_->data[e];
         if (!from_other) continue;
         for (int64_t e = V_->begin(l); e < end; ++e) minus[V_->indices[e]] -= V_->data[e];
@@ -209,7 +205,7 @@ class Splitter {
       add(0, n, sum_[0].data(), sum_[1].data());
       return;
     }
-    partial_.assign(at(2 * parts * D), 0.f);
+    partial_.assign(2 * parts * D, 0.f);
     parallel_for(parts, threads_, [&](int64_t part, int) {
       float* sum = partial_.data() + 2 * part * D;
       add(n * part / parts, n * (part + 1) / parts, sum, sum + D);
@@ -255,20 +251,20 @@ struct Renumbered {
 };
 
 Renumbered by_frequency(const CsrView<>& X, int threads) {
-  std::vector<int64_t> count(at(X.cols), 0);
-  for (int64_t e = 0; e < X.nnz(); ++e) ++count[at(X.indices[e])];
+  std::vector<int64_t> count(X.cols, 0);
+  for (int64_t e = 0; e < X.nnz(); ++e) ++count[X.indices[e]];
   Renumbered result;
-  result.original.resize(at(X.cols));
-  for (int64_t j = 0; j < X.cols; ++j) result.original[at(j)] = static_cast<int32_t>(j);
+  result.original.resize(X.cols);
+  for (int64_t j = 0; j < X.cols; ++j) result.original[j] = static_cast<int32_t>(j);
   std::stable_sort(result.original.begin(), result.original.end(),
-                   [&](int32_t a, int32_t b) { return count[at(a)] > count[at(b)]; });
-  std::vector<int32_t> number(at(X.cols));
-  for (int64_t j = 0; j < X.cols; ++j) number[at(result.original[at(j)])] = static_cast<int32_t>(j);
-  result.indices.resize(at(X.nnz()));
+                   [&](int32_t a, int32_t b) { return count[a] > count[b]; });
+  std::vector<int32_t> number(X.cols);
+  for (int64_t j = 0; j < X.cols; ++j) number[result.original[j]] = static_cast<int32_t>(j);
+  result.indices.resize(X.nnz());
   constexpr int64_t kBlock = 1 << 18;
   parallel_for(chunk_count(X.nnz(), kBlock), threads, [&](int64_t block, int) {
     const int64_t end = std::min(X.nnz(), (block + 1) * kBlock);
-    for (int64_t e = block * kBlock; e < end; ++e) result.indices[at(e)] = number[at(X.indices[e])];
+    for (int64_t e = block * kBlock; e < end; ++e) result.indices[e] = number[X.indices[e]];
   });
   return result;
 }
@@ -290,7 +286,7 @@ void split_empty(Node node, int64_t max_leaf, std::vector<int64_t>& leaves) {
 }  // namespace
 
 LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const LabelTreeOptions& options,
-                     int threads) {
+                     int threads, const float* row_scale) {
   if (options.max_leaf < 1) throw std::invalid_argument("max_leaf must be at least 1");
   if (positives.cols != X.rows) throw std::invalid_argument("positives must have one column per row of X");
   if (!X.data && X.nnz() > 0) throw std::invalid_argument("X must have values");
@@ -298,39 +294,39 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   const Renumbered features = by_frequency(X, threads);
   const CsrView<> R{X.rows, X.cols, X.indptr, features.indices.data(), X.data};
   Centroids centroids =
-      label_centroids(R, positives, options.max_features, threads, features.original.data());
+      label_centroids(R, positives, options.max_features, threads, features.original.data(), row_scale);
   const CsrView<> V = centroids.view(X.cols);
   const int64_t n_labels = V.rows;
   LabelTree tree;
-  tree.order.resize(at(n_labels));
-  for (int64_t l = 0; l < n_labels; ++l) tree.order[at(l)] = static_cast<int32_t>(l);
+  tree.order.resize(n_labels);
+  for (int64_t l = 0; l < n_labels; ++l) tree.order[l] = static_cast<int32_t>(l);
   const auto middle =
       std::stable_partition(tree.order.begin(), tree.order.end(), [&](int32_t l) { return V.size(l) > 0; });
   const int64_t clustered = middle - tree.order.begin();
 
   // Labels with a vector come first: leaving out the empty rows is leaving out their offsets.
-  Rows root;
-  root.own.assign(at(clustered), 0.f);
-  for (int64_t k = 0; k < clustered; ++k) root.indptr.push_back(V.begin(tree.order[at(k)]));
+  NodeVectors root;
+  root.own.assign(clustered, 0.f);
+  for (int64_t k = 0; k < clustered; ++k) root.indptr.push_back(V.begin(tree.order[k]));
   root.indptr.push_back(V.nnz());
   root.V = {clustered, V.cols, root.indptr.data(), V.indices, V.data};
 
   std::vector<Splitter> splitters;
-  splitters.reserve(at(threads));
+  splitters.reserve(threads);
   for (int t = 0; t < threads; ++t) splitters.emplace_back(options);
   const auto split = [&](OpenNode& node, int thread, int inner, OpenNode* children) {
     const int64_t ones = side_one(node.size, options.max_leaf);
-    const auto& side = splitters[at(thread)].split_large(node.rows, ones, seed_of(options.seed, node), inner);
+    const auto& side = splitters[thread].split_large(node.rows, ones, seed_of(options.seed, node), inner);
     std::vector<int32_t> rows[2], labels;
-    for (int64_t k = 0; k < node.size; ++k) rows[side[at(k)] ? 0 : 1].push_back(static_cast<int32_t>(k));
+    for (int64_t k = 0; k < node.size; ++k) rows[side[k] ? 0 : 1].push_back(static_cast<int32_t>(k));
     for (const auto& own : rows) {
-      for (const int32_t k : own) labels.push_back(tree.order[at(node.first + k)]);
+      for (const int32_t k : own) labels.push_back(tree.order[node.first + k]);
     }
     std::copy(labels.begin(), labels.end(), tree.order.begin() + node.first);
     children[0] = {{node.first, ones, node.depth + 1}, {}};
     children[1] = {{node.first + ones, node.size - ones, node.depth + 1}, {}};
     parallel_for(2, inner, [&](int64_t c, int) {
-      if (children[c].size > options.max_leaf) children[c].rows = pick_rows(node.rows, rows[c]);
+      if (children[c].size > options.max_leaf) children[c].rows = pick_vectors(node.rows, rows[c]);
     });
     node.rows = {};
   };
@@ -339,15 +335,15 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   if (clustered > small) {
     level.push_back({{0, clustered, 0}, std::move(root)});
   } else if (clustered > 0) {
-    std::vector<int32_t> all(at(clustered));
+    std::vector<int32_t> all(clustered);
     std::iota(all.begin(), all.end(), 0);
-    rest.push_back({{0, clustered, 0}, pick_rows(root, all)});
+    rest.push_back({{0, clustered, 0}, pick_vectors(root, all)});
   }
   while (!level.empty()) {
     std::vector<OpenNode> children(2 * level.size());
     if (level.size() >= kManyNodes) {
       parallel_for(static_cast<int64_t>(level.size()), threads,
-                   [&](int64_t i, int thread) { split(level[at(i)], thread, 1, &children[at(2 * i)]); });
+                   [&](int64_t i, int thread) { split(level[i], thread, 1, &children[2 * i]); });
     } else {
       for (size_t i = 0; i < level.size(); ++i) {
         check_interrupt();
@@ -360,11 +356,11 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   }
   std::vector<std::vector<int64_t>> leaves(rest.size() + 1);
   parallel_for(static_cast<int64_t>(rest.size()), threads, [&](int64_t i, int thread) {
-    OpenNode& node = rest[at(i)];
+    OpenNode& node = rest[i];
     if (node.size > options.max_leaf) {
-      splitters[at(thread)].split_small(tree.order.data(), node, &seed_of, leaves[at(i)]);
+      splitters[thread].split_small(tree.order.data(), node, &seed_of, leaves[i]);
     } else {
-      leaves[at(i)].push_back(node.first);
+      leaves[i].push_back(node.first);
     }
     node.rows = {};
   });
@@ -373,13 +369,13 @@ LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const Label
   for (const auto& own : leaves) tree.offsets.insert(tree.offsets.end(), own.begin(), own.end());
   std::sort(tree.offsets.begin(), tree.offsets.end());
   tree.offsets.push_back(n_labels);
-  tree.cluster.resize(at(n_labels));
+  tree.cluster.resize(n_labels);
   for (size_t c = 0; c + 1 < tree.offsets.size(); ++c) {
     for (int64_t j = tree.offsets[c]; j < tree.offsets[c + 1]; ++j) {
-      tree.cluster[at(tree.order[at(j)])] = static_cast<int32_t>(c);
+      tree.cluster[tree.order[j]] = static_cast<int32_t>(c);
     }
   }
   return tree;
 }
 
-}  // namespace xmc
+}  // namespace xmc::cluster

@@ -8,7 +8,7 @@
 //            S_k = sum of v_l over side k;  w = S_1/|S_1| - S_2/|S_2|
 //   until the sides do not change, the objective |S_1| + |S_2| (the summed cosine of the labels to their
 //   centre) grows by less than `tolerance` of itself, or `max_iterations` is reached.
-// A node has its vectors on features of its own (cluster/rows.h); the root's are read where they are, so that
+// A node has its vectors on features of its own (cluster/node_vectors.h); the root's are read where they are, so that
 // the peak is two copies of all vectors. Nodes of at most kGramLabels labels, and their whole subtrees, are
 // done on their cosines (cluster/gram.h).
 // Larger ones start from the w that a random sample of 64 of their labels ends with, and take at most 6
@@ -25,7 +25,7 @@
 
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::cluster {
 
 struct LabelTreeOptions {
   int64_t max_leaf;
@@ -42,8 +42,8 @@ struct LabelTree {
   std::vector<int64_t> offsets;  // K + 1
 };
 
-// X: n x D; positives: L x n, binary. Throws std::invalid_argument if max_leaf < 1 or the shapes differ.
+// X: n x D, rows times row_scale (n, null: 1); positives: L x n, binary. Throws std::invalid_argument if max_leaf < 1 or the shapes differ.
 LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const LabelTreeOptions& options,
-                     int threads);
+                     int threads, const float* row_scale = nullptr);
 
-}  // namespace xmc
+}  // namespace xmc::cluster

@@ -18,9 +18,18 @@ namespace xmc {
 
 void parallel_for(int64_t blocks, int threads, const std::function<void(int64_t block, int thread)>& fn);
 
-// Number of chunks of `chunk` items that cover n items, and the item range of a chunk.
+// Number of chunks of `chunk` items that cover n items.
 inline int64_t chunk_count(int64_t n, int64_t chunk) {
   return (n + chunk - 1) / chunk;
+}
+
+// Calls fn(item, thread) once for each item in [0, n); a thread takes `chunk` neighbouring items at a time.
+template <class Fn>
+void parallel_items(int64_t n, int64_t chunk, int threads, Fn&& fn) {
+  parallel_for(chunk_count(n, chunk), threads, [&](int64_t block, int thread) {
+    const int64_t end = n < (block + 1) * chunk ? n : (block + 1) * chunk;
+    for (int64_t item = block * chunk; item < end; ++item) fn(item, thread);
+  });
 }
 
 // The hook throws to stop. It is called on the caller's thread only, at most every 50 ms.

@@ -4,11 +4,11 @@
 // name. The kernel's header declares a struct of function pointers and a table per level:
 //
 //   struct DotKernels { float (*dot)(const float*, const float*, int64_t); };
-//   XMC_SIMD_TABLE(DotKernels, dot_kernels)           // xmc::dot_kernels() -> the table of the active level
+//   XMC_SIMD_TABLE(DotKernels, dot_kernels)           // dot_kernels() -> the table of the active level
 //
 // and the .simd.cpp defines it:
 //
-//   namespace xmc::XMC_SIMD_NS { const DotKernels dot_kernels_table = {&dot}; }
+//   namespace xmc::<folder>::XMC_SIMD_NS { const DotKernels dot_kernels_table = {&dot}; }
 //
 // Inside *.simd.cpp use core/vec.h and plain loops. Keep std templates and other inline code out of those
 // files: the linker may keep the AVX copy of a shared inline function for the whole program.

@@ -22,6 +22,23 @@ struct CsrView {
   int64_t nnz() const { return rows ? indptr[rows] : 0; }
 };
 
+// Consecutive items, counted in 64 bits.
+template <class T>
+class Span {
+ public:
+  Span() = default;
+  Span(T* data, int64_t size) : data_(data), size_(size) {}
+  T* data() const { return data_; }
+  int64_t size() const { return size_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+
+ private:
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 // Row-major dense matrix.
 template <class Value = float>
 struct DenseView {

@@ -10,24 +10,8 @@
 namespace xmc::data {
 namespace {
 
-constexpr size_t kShown = 40;  // characters of a token that a message shows
-
 bool is_space(char c) {
   return c == ' ' || c == '\t';
-}
-
-std::string quoted(std::string_view token) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "'";
-  for (const char c : token.substr(0, kShown)) {
-    const auto u = static_cast<unsigned char>(c);
-    if (u >= 0x20 && u < 0x7F) {
-      out += c;
-    } else {
-      out += {'\\', 'x', kHex[u >> 4], kHex[u & 15]};
-    }
-  }
-  return out + (token.size() > kShown ? "...'" : "'");
 }
 
 class Line {
@@ -160,6 +144,21 @@ class Line {
 };
 
 }  // namespace
+
+std::string quoted(std::string_view token) {
+  constexpr size_t kShown = 40;
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "'";
+  for (const char c : token.substr(0, kShown)) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u >= 0x20 && u < 0x7F) {
+      out += c;
+    } else {
+      out += {'\\', 'x', kHex[u >> 4], kHex[u & 15]};
+    }
+  }
+  return out + (token.size() > kShown ? "...'" : "'");
+}
 
 std::string complaint(const TextFormat& format, int64_t line, int64_t column, const std::string& reason,
                       std::string_view token) {

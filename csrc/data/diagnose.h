@@ -9,6 +9,9 @@
 
 namespace xmc::data {
 
+// A token for a message: in quotes, other than printable ASCII as \xNN, cut after 40 bytes.
+std::string quoted(std::string_view token);
+
 // "name:line:column: reason, got 'token'"; columns count bytes from 1.
 std::string complaint(const TextFormat& format, int64_t line, int64_t column, const std::string& reason,
                       std::string_view token);

@@ -10,41 +10,41 @@
 namespace xmc::data {
 namespace {
 
-constexpr int64_t kTexts = 64;  // texts per block
+constexpr int64_t kRows = 64;  // rows per block
 
-struct Counted {
-  uint32_t id;
-  uint32_t count;
-};
-
-// Calls fn(n-gram) for each word and n-gram of a text.
-template <class Fn>
-void for_each_gram(const Words& words, Grams grams, Fn&& fn) {
-  const auto n = static_cast<int64_t>(words.begin.size());
-  for (int64_t length = grams.low; length <= grams.high; ++length) {
-    for (int64_t i = 0; i + length <= n; ++i) {
-      const uint32_t begin = words.begin[static_cast<size_t>(i)];
-      const uint32_t end = words.end[static_cast<size_t>(i + length - 1)];
-      fn(std::string_view(words.text.data() + begin, end - begin));
-    }
+// MurmurHash3_x86_32 with seed 0 (Austin Appleby, public domain), which scikit-learn hashes with.
+uint32_t murmur3(std::string_view key) {
+  const auto rotate = [](uint32_t x, int r) { return x << r | x >> (32 - r); };
+  const auto scramble = [&](uint32_t k) { return rotate(k * 0xCC9E2D51u, 15) * 0x1B873593u; };
+  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(key[i])); };
+  uint32_t h = 0;
+  const size_t whole = key.size() / 4 * 4;
+  for (size_t i = 0; i < whole; i += 4) {
+    const uint32_t k = byte(i) | byte(i + 1) << 8 | byte(i + 2) << 16 | byte(i + 3) << 24;
+    h = rotate(h ^ scramble(k), 13) * 5 + 0xE6546B64u;
   }
+  uint32_t tail = 0;
+  for (size_t i = key.size(); i-- > whole;) tail = tail << 8 | byte(i);
+  if (key.size() > whole) h ^= scramble(tail);
+  h ^= static_cast<uint32_t>(key.size());
+  h = (h ^ h >> 16) * 0x85EBCA6Bu;
+  h = (h ^ h >> 13) * 0xC2B2AE35u;
+  return h ^ h >> 16;
 }
 
-// Counts ids of one text: place_[id] is 1 + its place in the list of this text, 0 if it has not come yet.
+// Sums of one row: place_[id] is 1 + its place in the list of this row, 0 if it has not occurred yet.
 class Counter {
  public:
-  template <class Entry>
-  void count(uint32_t id, size_t first, std::vector<Entry>& entries) {
+  void add(uint32_t id, float amount, size_t first, std::vector<TermEntry>& entries) {
     if (id >= place_.size()) place_.resize(std::max<size_t>(id + 1, 2 * place_.size()));
     if (place_[id]) {
-      ++entries[first + place_[id] - 1].count;
+      entries[first + place_[id] - 1].tf += amount;
     } else {
-      entries.push_back({id, 1});
+      entries.push_back({id, amount});
       place_[id] = static_cast<uint32_t>(entries.size() - first);
     }
   }
-  template <class Entry>
-  void finish(size_t first, const std::vector<Entry>& entries) {
+  void finish(size_t first, const std::vector<TermEntry>& entries) {
     for (size_t k = first; k < entries.size(); ++k) place_[entries[k].id] = 0;
   }
 
@@ -52,14 +52,54 @@ class Counter {
   std::vector<uint32_t> place_;
 };
 
+// Counts the terms of a row; find(term) gives their ids.
+class RowCounter {
+ public:
+  // Appends the row to entries, in order of first appearance.
+  template <class Find>
+  void count(const Corpus& corpus, int64_t row, const Analyzer& analyzer, Find&& find,
+             std::vector<TermEntry>& entries) {
+    const size_t first = entries.size();
+    if (corpus.fields.size() == 1 && corpus.weights[0] == 1) {
+      count_text(corpus.fields[0][static_cast<size_t>(row)], analyzer, find, entries);
+      return;
+    }
+    for (size_t f = 0; f < corpus.fields.size(); ++f) {
+      field_.clear();
+      count_text(corpus.fields[f][static_cast<size_t>(row)], analyzer, find, field_);
+      for (const TermEntry& e : field_) {
+        sums_.add(e.id, static_cast<float>(corpus.weights[f] * static_cast<double>(e.tf)), first, entries);
+      }
+    }
+    sums_.finish(first, entries);
+  }
+
+ private:
+  template <class Find>
+  void count_text(std::string_view text, const Analyzer& analyzer, Find& find,
+                  std::vector<TermEntry>& entries) {
+    const size_t first = entries.size();
+    analyzer.split(text, units_);
+    analyzer.for_each_term(units_, [&](int64_t, int64_t, std::string_view term) {
+      const uint32_t id = find(term);
+      if (id != Vocabulary::kNone) counter_.add(id, 1, first, entries);
+    });
+    counter_.finish(first, entries);
+  }
+
+  Units units_;
+  Counter counter_;
+  Counter sums_;
+  std::vector<TermEntry> field_;
+};
+
 // Values of one row from its counts; norms are summed in double.
-template <class Entry>
-void weigh(const Entry* entries, int64_t n, const Weighting& w, int32_t* indices, float* values,
+void weigh(const TermEntry* entries, int64_t n, const Weighting& w, int32_t* indices, float* values,
            std::vector<double>& row) {
   row.resize(static_cast<size_t>(n));
   double norm = 0;
   for (int64_t k = 0; k < n; ++k) {
-    const auto tf = static_cast<double>(entries[k].count);
+    const auto tf = static_cast<double>(entries[k].tf);
     const double value =
         (w.sublinear && tf != 1 ? 1 + std::log(tf) : tf) * static_cast<double>(w.idf[entries[k].id]);
     row[static_cast<size_t>(k)] = value;
@@ -98,8 +138,7 @@ TermRows to_rows(const std::vector<Block>& blocks, const Weighting& weighting, i
   return out;
 }
 
-template <class Entry>
-bool by_id(const Entry& a, const Entry& b) {
+bool by_id(const TermEntry& a, const TermEntry& b) {
   return a.id < b.id;
 }
 
@@ -113,109 +152,128 @@ uint64_t sort_prefix(std::string_view term) {
 
 }  // namespace
 
-// One thread's dictionary and its counts.
-struct TermCounts::Local {
-  Terms terms;
-  std::vector<int64_t> texts;
-  std::vector<int64_t> occurrences;
-  Words words;
-  Counter counter;
-  std::vector<Entry> scratch;
+uint32_t Columns::find(std::string_view term) const {
+  if (vocabulary) return vocabulary->find(term);
+  const auto h = static_cast<int32_t>(murmur3(term));
+  return (h < 0 ? 0u - static_cast<uint32_t>(h) : static_cast<uint32_t>(h)) % hashed;
+}
 
-  void count(Grams grams, std::vector<Entry>& entries) {
+// One thread's vocabulary and its counts.
+struct TermCounts::Local {
+  Vocabulary terms;
+  std::vector<int64_t> rows_with;
+  std::vector<double> occurrences;
+  RowCounter counter;
+  std::vector<TermEntry> scratch;
+
+  void count(const Corpus& corpus, int64_t row, const Analyzer& analyzer, uint32_t hashed,
+             std::vector<TermEntry>& entries) {
     const size_t first = entries.size();
-    for_each_gram(words, grams,
-                  [&](std::string_view gram) { counter.count(terms.add(gram), first, entries); });
-    counter.finish(first, entries);
-    texts.resize(terms.size());
-    occurrences.resize(terms.size());
+    if (hashed) {
+      const Columns columns{nullptr, hashed};
+      counter.count(
+          corpus, row, analyzer, [&](std::string_view term) { return columns.find(term); }, entries);
+    } else {
+      counter.count(corpus, row, analyzer, [&](std::string_view term) { return terms.add(term); }, entries);
+    }
+    rows_with.resize(hashed ? hashed : terms.size());
+    for (size_t k = first; k < entries.size(); ++k) ++rows_with[entries[k].id];
+    if (hashed) return;
+    occurrences.resize(rows_with.size());
     for (size_t k = first; k < entries.size(); ++k) {
-      ++texts[entries[k].id];
-      occurrences[entries[k].id] += entries[k].count;
+      occurrences[entries[k].id] += static_cast<double>(entries[k].tf);
     }
   }
 };
 
-TermCounts::TermCounts(const std::vector<std::string_view>& texts, const Tokenizer& tokenizer, Grams grams,
-                       bool keep_rows, int threads) {
-  const auto n = static_cast<int64_t>(texts.size());
-  const int64_t blocks = chunk_count(n, kTexts);
+TermCounts::TermCounts(const Corpus& corpus, const Analyzer& analyzer, uint32_t hashed, bool keep_rows,
+                       int threads)
+    : hashed_(hashed) {
+  const int64_t n = corpus.rows();
+  const int64_t blocks = chunk_count(n, kRows);
   std::vector<Local> locals(static_cast<size_t>(std::max(threads, 1)));
   if (keep_rows) blocks_.resize(static_cast<size_t>(blocks));
   parallel_for(blocks, threads, [&](int64_t i, int thread) {
     Local& local = locals[static_cast<size_t>(thread)];
-    const int64_t last = std::min((i + 1) * kTexts, n);
-    for (int64_t t = i * kTexts; t < last; ++t) {
-      tokenizer.split(texts[static_cast<size_t>(t)], local.words);
+    const int64_t last = std::min((i + 1) * kRows, n);
+    for (int64_t row = i * kRows; row < last; ++row) {
       if (!keep_rows) {
         local.scratch.clear();
-        local.count(grams, local.scratch);
+        local.count(corpus, row, analyzer, hashed, local.scratch);
         continue;
       }
       Block& block = blocks_[static_cast<size_t>(i)];
       const size_t before = block.entries.size();
       block.thread = thread;
-      local.count(grams, block.entries);
+      local.count(corpus, row, analyzer, hashed, block.entries);
       block.sizes.push_back(static_cast<int64_t>(block.entries.size() - before));
     }
   });
   merge(locals);
 }
 
-// Thread 0's dictionary takes the others in. Ids in it depend on the threads, what select() makes of them
-// does not.
+// Thread 0's vocabulary takes the others in. Ids in it depend on the threads, what select() makes of them does
+// not: occurrences add floats up in double, which is exact in any order until a sum is 2^29 times its smallest
+// part.
 void TermCounts::merge(std::vector<Local>& locals) {
   terms_ = std::move(locals[0].terms);
-  texts_ = std::move(locals[0].texts);
+  rows_with_ = std::move(locals[0].rows_with);
   occurrences_ = std::move(locals[0].occurrences);
+  if (hashed_) rows_with_.resize(hashed_);
   global_.resize(locals.size());
-  global_[0].resize(terms_.size());
+  global_[0].resize(rows_with_.size());
   std::iota(global_[0].begin(), global_[0].end(), 0u);
   for (size_t t = 1; t < locals.size(); ++t) {
     const Local& local = locals[t];
-    global_[t].resize(local.terms.size());
-    for (uint32_t id = 0; id < local.terms.size(); ++id) {
-      const uint32_t merged = terms_.add(local.terms.term(id));
+    global_[t].resize(local.rows_with.size());
+    for (uint32_t id = 0; id < local.rows_with.size(); ++id) {
+      const uint32_t merged = hashed_ ? id : terms_.add(local.terms.term(id));
       global_[t][id] = merged;
-      if (merged == texts_.size()) {
-        texts_.push_back(0);
+      if (merged == rows_with_.size()) {
+        rows_with_.push_back(0);
         occurrences_.push_back(0);
       }
-      texts_[merged] += local.texts[id];
-      occurrences_[merged] += local.occurrences[id];
+      rows_with_[merged] += local.rows_with[id];
+      if (!hashed_) occurrences_[merged] += local.occurrences[id];
     }
   }
 }
 
 TermList TermCounts::select(int64_t low, int64_t high) {
+  TermList out;
+  out.offsets.push_back(0);
+  if (hashed_) {
+    selected_.resize(hashed_);
+    std::iota(selected_.begin(), selected_.end(), 0);
+    out.rows = rows_with_;
+    return out;
+  }
   struct Key {
     uint64_t prefix;
     uint32_t id;
   };
   std::vector<Key> kept;
   for (uint32_t id = 0; id < terms_.size(); ++id) {
-    if (texts_[id] >= low && texts_[id] <= high) kept.push_back({sort_prefix(terms_.term(id)), id});
+    if (rows_with_[id] >= low && rows_with_[id] <= high) kept.push_back({sort_prefix(terms_.term(id)), id});
   }
   std::sort(kept.begin(), kept.end(), [&](const Key& a, const Key& b) {
     return a.prefix != b.prefix ? a.prefix < b.prefix : terms_.term(a.id) < terms_.term(b.id);
   });
   selected_.assign(terms_.size(), -1);
-  TermList out;
-  out.offsets.push_back(0);
   for (size_t k = 0; k < kept.size(); ++k) {
     const uint32_t id = kept[k].id;
     selected_[id] = static_cast<int32_t>(k);
     out.text += terms_.term(id);
     out.offsets.push_back(static_cast<int64_t>(out.text.size()));
-    out.texts.push_back(texts_[id]);
+    out.rows.push_back(rows_with_[id]);
     out.occurrences.push_back(occurrences_[id]);
   }
   return out;
 }
 
 TermRows TermCounts::rows(const int32_t* columns, const Weighting& weighting, int threads) {
-  if (selected_.size() != terms_.size()) throw std::logic_error("select() must come before rows()");
-  std::vector<int32_t> column(terms_.size(), -1);
+  if (selected_.size() != rows_with_.size()) throw std::logic_error("select() must come before rows()");
+  std::vector<int32_t> column(selected_.size(), -1);
   for (size_t id = 0; id < column.size(); ++id) {
     if (selected_[id] >= 0) column[id] = columns[selected_[id]];
   }
@@ -228,9 +286,9 @@ TermRows TermCounts::rows(const int32_t* columns, const Weighting& weighting, in
       const auto first = to;
       for (const auto last = from + size; from != last; ++from) {
         const int32_t c = column[global[from->id]];
-        if (c >= 0) *to++ = {static_cast<uint32_t>(c), from->count};
+        if (c >= 0) *to++ = {static_cast<uint32_t>(c), from->tf};
       }
-      std::sort(first, to, by_id<Entry>);
+      std::sort(first, to, by_id);
       size = to - first;
     }
     block.entries.erase(to, block.entries.end());
@@ -240,36 +298,40 @@ TermRows TermCounts::rows(const int32_t* columns, const Weighting& weighting, in
   return out;
 }
 
-TermRows transform(const std::vector<std::string_view>& texts, const Tokenizer& tokenizer, Grams grams,
-                   const Terms& terms, const Weighting& weighting, int threads) {
+TermRows transform(const Corpus& corpus, const Analyzer& analyzer, const Columns& columns,
+                   const Weighting& weighting, int threads) {
   struct Block {
     std::vector<int64_t> sizes;
-    std::vector<Counted> entries;
+    std::vector<TermEntry> entries;
   };
-  const auto n = static_cast<int64_t>(texts.size());
-  const int64_t count = chunk_count(n, kTexts);
+  const int64_t n = corpus.rows();
+  const int64_t count = chunk_count(n, kRows);
   std::vector<Block> blocks(static_cast<size_t>(count));
-  std::vector<Words> words(static_cast<size_t>(std::max(threads, 1)));
-  std::vector<Counter> counters(words.size());
+  std::vector<RowCounter> counters(static_cast<size_t>(std::max(threads, 1)));
   parallel_for(count, threads, [&](int64_t i, int thread) {
-    Words& w = words[static_cast<size_t>(thread)];
-    Counter& counter = counters[static_cast<size_t>(thread)];
     Block& block = blocks[static_cast<size_t>(i)];
-    const int64_t last = std::min((i + 1) * kTexts, n);
-    for (int64_t t = i * kTexts; t < last; ++t) {
-      tokenizer.split(texts[static_cast<size_t>(t)], w);
+    const int64_t last = std::min((i + 1) * kRows, n);
+    for (int64_t row = i * kRows; row < last; ++row) {
       const size_t first = block.entries.size();
-      for_each_gram(w, grams, [&](std::string_view gram) {
-        const uint32_t id = terms.find(gram);
-        if (id != Terms::kNone) counter.count(id, first, block.entries);
-      });
-      counter.finish(first, block.entries);
-      std::sort(block.entries.begin() + static_cast<std::ptrdiff_t>(first), block.entries.end(),
-                by_id<Counted>);
+      counters[static_cast<size_t>(thread)].count(
+          corpus, row, analyzer, [&](std::string_view term) { return columns.find(term); }, block.entries);
+      std::sort(block.entries.begin() + static_cast<std::ptrdiff_t>(first), block.entries.end(), by_id);
       block.sizes.push_back(static_cast<int64_t>(block.entries.size() - first));
     }
   });
   return to_rows(blocks, weighting, threads);
+}
+
+std::vector<TermSpan> find_terms(std::string_view text, const Analyzer& analyzer, const Columns& columns) {
+  Units units;
+  analyzer.split(text, units, true);
+  std::vector<TermSpan> out;
+  analyzer.for_each_term(units, [&](int64_t i, int64_t j, std::string_view term) {
+    const uint32_t column = columns.find(term);
+    if (column == Vocabulary::kNone) return;
+    out.push_back({units.from[static_cast<size_t>(i)], units.to[static_cast<size_t>(j)], column});
+  });
+  return out;
 }
 
 }  // namespace xmc::data

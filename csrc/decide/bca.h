@@ -6,10 +6,10 @@
 // other instances, so the utility never decreases.
 //
 // What makes it fast: psi is affine in t for most metrics, hence a gain is A_j + B_j eta with A_j, B_j
-// changing only when label j's counts do. A step evaluates all candidates of its row in float32 (SIMD,
-// row_kernels.h) and only those that may beat a chosen label again in double, which decides: a settled row
-// costs a load, a multiply-add and a compare per candidate. Rows are visited in runs of neighbours, the runs
-// in random order, so that memory is read in streams.
+// changing only when label j's counts do (ascent_state.h). A step evaluates all candidates of its row in
+// float32 (SIMD, row_kernels.h) and only those that may beat a chosen label again in double, which decides: a
+// settled row costs a load, a multiply-add and a compare per candidate. Rows are visited in runs of
+// neighbours, the runs in random order, so that memory is read in streams.
 //
 // Threads: while many rows change, rows are visited one after another. Once fewer than a quarter of them
 // change, a pass goes batch by batch: all rows of a batch are checked in parallel against the counts at its
@@ -18,25 +18,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "decide/candidates.h"
 #include "decide/utility.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 struct BcaOptions {
   int64_t k = 1;
-  double tolerance = 0;  // stop when a pass gains less than this share of the utility
-  int max_passes = 0;
+  double tol = 0;    // stop when a pass gains less than this share of the utility
+  int max_iter = 0;  // passes over the rows
   uint64_t seed = 0;
-  int threads = 1;
+  int threads = 1;  // 1 with a custom metric
 };
-
-// Values of a metric written elsewhere (Python): out[i] = psi(t[i], q[i], p[i], n) for `count` labels.
-using MetricCallback =
-    std::function<void(const double* t, const double* q, const double* p, int64_t count, double* out)>;
 
 struct BcaResult {
   std::vector<int32_t> labels;  // n x k, best first
@@ -47,16 +42,13 @@ struct BcaResult {
   bool converged = false;
 };
 
-// start: n x k positions within the row (start.h), or empty: greedy, the first pass then
-// starts from no predictions. `custom` (may be empty; then threads must be 1) is averaged over labels and
-// added with custom_weight.
+// start: n x k positions within the rows (0 = a row's first candidate), or empty: greedy, the first pass then
+// starts from no predictions.
 BcaResult block_coordinate_ascent(const Probabilities& proba, const Utility& utility,
-                                  const MetricCallback& custom, double custom_weight,
                                   const std::vector<int32_t>& start, const BcaOptions& options);
 
 // The utility of a prediction, n x k positions; of options only k counts.
-double prediction_utility(const Probabilities& proba, const Utility& utility, const MetricCallback& custom,
-                          double custom_weight, const std::vector<int32_t>& chosen,
-                          const BcaOptions& options);
+double prediction_utility(const Probabilities& proba, const Utility& utility,
+                          const std::vector<int32_t>& chosen, const BcaOptions& options);
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -6,17 +6,10 @@
 #include "core/parallel.h"
 #include "decide/row_kernels.h"
 
-namespace xmc {
+namespace xmc::decide {
 namespace {
 
-constexpr int64_t kRows = 1024;  // rows per block of the parallel loops
-
-template <class F>
-void for_rows(int64_t rows, int threads, F&& f) {
-  parallel_for(chunk_count(rows, kRows), threads, [&](int64_t block, int) {
-    for (int64_t i = block * kRows; i < std::min(rows, (block + 1) * kRows); ++i) f(i);
-  });
-}
+constexpr int64_t kRows = 1024;  // rows that a thread takes at a time
 
 // A row that is not ready as it is: what is wrong with it?
 void look_closer(const Probabilities& proba, int64_t i, ProbabilityScan& part) {
@@ -34,15 +27,15 @@ void look_closer(const Probabilities& proba, int64_t i, ProbabilityScan& part) {
 }  // namespace
 
 ProbabilityScan scan_probabilities(const Probabilities& proba, int64_t k, int threads) {
-  std::vector<ProbabilityScan> parts(static_cast<size_t>(chunk_count(proba.rows, kRows)));
+  std::vector<ProbabilityScan> parts(chunk_count(proba.rows, kRows));
   const RowKernels& kernels = row_kernels();
-  for_rows(proba.rows, threads, [&](int64_t i) {
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int) {
     const int32_t* row = proba.indices + proba.begin(i);
     const float* eta = proba.data + proba.begin(i);
     const int64_t m = proba.size(i);
     const bool usual =
         m >= k && (m == 0 || (row[0] >= 0 && row[m - 1] < proba.cols)) && kernels.usual(row, eta, m);
-    if (!usual) look_closer(proba, i, parts[static_cast<size_t>(i / kRows)]);
+    if (!usual) look_closer(proba, i, parts[i / kRows]);
   });
   ProbabilityScan all;
   for (const ProbabilityScan& part : parts) {
@@ -55,17 +48,17 @@ ProbabilityScan scan_probabilities(const Probabilities& proba, int64_t k, int th
 
 Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
   Candidates out;
-  out.indptr.assign(static_cast<size_t>(proba.rows) + 1, 0);
-  for_rows(proba.rows, threads, [&](int64_t i) {
+  out.indptr.assign(proba.rows + 1, 0);
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int) {
     const auto* row = proba.data + proba.begin(i);
     const int64_t positive = std::count_if(row, row + proba.size(i), [](float eta) { return eta > 0; });
     out.indptr[static_cast<size_t>(i) + 1] = std::max(positive, k);
   });
   std::partial_sum(out.indptr.begin(), out.indptr.end(), out.indptr.begin());
-  out.labels.resize(static_cast<size_t>(out.indptr.back()));
+  out.labels.resize(out.indptr.back());
   out.eta.resize(out.labels.size());
 
-  for_rows(proba.rows, threads, [&](int64_t i) {
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int) {
     struct Entry {
       int32_t label;
       float eta;
@@ -83,7 +76,7 @@ Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
       if (!taken) row.push_back({label, 0.f});
     }
     std::inplace_merge(row.begin(), row.begin() + static_cast<int64_t>(positive), row.end(), by_label);
-    const int64_t start = out.indptr[static_cast<size_t>(i)];
+    const int64_t start = out.indptr[i];
     for (size_t c = 0; c < row.size(); ++c) {
       out.labels[static_cast<size_t>(start) + c] = row[c].label;
       out.eta[static_cast<size_t>(start) + c] = row[c].eta;
@@ -93,29 +86,29 @@ Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
 }
 
 std::vector<double> column_sums(const Probabilities& proba) {
-  std::vector<double> sums(static_cast<size_t>(proba.cols), 0.0);
+  std::vector<double> sums(proba.cols, 0.0);
   for (int64_t e = 0; e < proba.nnz(); ++e) {
-    sums[static_cast<size_t>(proba.indices[e])] += proba.data ? static_cast<double>(proba.data[e]) : 1.0;
+    sums[proba.indices[e]] += proba.data ? static_cast<double>(proba.data[e]) : 1.0;
   }
   return sums;
 }
 
 std::vector<float> blended_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
                                  const float* trust, int threads) {
-  std::vector<float> out(static_cast<size_t>(proba.nnz()));
-  for_rows(proba.rows, threads, [&](int64_t i) {
+  std::vector<float> out(proba.nnz());
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int) {
     for (int64_t e = proba.begin(i); e < proba.end(i); ++e) {
-      out[static_cast<size_t>(e)] = (1.f - trust[proba.indices[e]]) * proba.data[e];
+      out[e] = (1.f - trust[proba.indices[e]]) * proba.data[e];
     }
     const int32_t *row = proba.indices + proba.begin(i), *end = proba.indices + proba.end(i);
     for (int64_t y = truth.begin(i); y < truth.end(i); ++y) {
       const int32_t label = truth.indices[y];
       row = std::lower_bound(row, end, label);
       if (row == end) break;
-      if (*row == label) out[static_cast<size_t>(row - proba.indices)] += trust[label];
+      if (*row == label) out[row - proba.indices] += trust[label];
     }
   });
   return out;
 }
 
-}  // namespace xmc
+}  // namespace xmc::decide

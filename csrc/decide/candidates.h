@@ -6,7 +6,7 @@
 
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 using Probabilities = CsrView<int32_t, float>;  // n x labels, eta in [0, 1], missing = 0
 
@@ -15,17 +15,6 @@ inline int64_t widest_row(const Probabilities& proba) {
   int64_t widest = 0;
   for (int64_t i = 0; i < proba.rows; ++i) widest = widest < proba.size(i) ? proba.size(i) : widest;
   return widest;
-}
-
-// Asks for the cache lines of row i.
-inline void prefetch_row([[maybe_unused]] const Probabilities& proba, [[maybe_unused]] int64_t i) {
-#if defined(__GNUC__)
-  constexpr int64_t kLine = 16;  // entries per cache line
-  for (int64_t e = proba.begin(i); e < proba.end(i); e += kLine) {
-    __builtin_prefetch(proba.indices + e);
-    __builtin_prefetch(proba.data + e);
-  }
-#endif
 }
 
 // What is wrong with a matrix of probabilities, found in one scan.
@@ -54,4 +43,4 @@ std::vector<double> column_sums(const Probabilities& proba);
 std::vector<float> blended_truth(const Probabilities& proba, const CsrView<int32_t, float>& truth,
                                  const float* trust, int threads);
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -13,12 +13,12 @@
 #include "decide/response.h"
 #include "decide/utility.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 struct FrankWolfeOptions {
   int64_t k = 1;
-  int max_iterations = 0;
-  double tolerance = 0;  // stop when an iteration gains less than this share of the utility
+  int max_iter = 0;
+  double tol = 0;        // stop when an iteration gains less than this share of the utility
   double smoothing = 0;  // added to q: the slope of t / q stays finite at q = 0
   int threads = 1;
 };
@@ -35,9 +35,6 @@ struct FrankWolfeResult {
 FrankWolfeResult frank_wolfe(const Probabilities& proba, const Truth& truth, const Utility& utility,
                              const FrankWolfeOptions& options);
 
-// Gradient of the utility at (t, q): the rule's a and b.
-void utility_gradient(const Utility& utility, const double* t, const double* q, double* a, double* b);
-
 // Each instance draws a rule of the mixture (cumulative: running sums of the weights, last one 1), then its
 // weighted top-k. Returns labels and gains, n x k.
 struct MixtureChoice {
@@ -47,4 +44,4 @@ struct MixtureChoice {
 MixtureChoice predict_mixture(const Probabilities& proba, const double* a, const double* b,
                               const std::vector<double>& cumulative, int64_t k, uint64_t seed, int threads);
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -12,7 +12,7 @@
 #include "decide/best.h"
 #include "decide/candidates.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 // What a chosen label counts: trust_j y + (1 - trust_j) eta, y = 1 if it is a true label of the row. Without
 // labels (no rows) eta.
@@ -23,8 +23,9 @@ struct Truth {
 
 class Response {
  public:
-  // Starts with the most probable labels. All arguments outlive the object.
-  Response(const Probabilities& proba, const Truth& truth, int64_t k, int threads);
+  // start: n x k positions within the rows. proba and truth outlive the object.
+  Response(const Probabilities& proba, const Truth& truth, const std::vector<int32_t>& start, int64_t k,
+           int threads);
 
   // Chooses the k largest a_j eta + b_j of every row, ties to the lower label.
   void choose(const double* a, const double* b);
@@ -54,4 +55,4 @@ class Response {
   std::vector<Count> counts_;  // per label
 };
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -1,7 +1,8 @@
 #include "core/vec.h"
 #include "decide/row_kernels.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::decide::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 static_assert(kRowLanes % kWidth == 0);
@@ -196,4 +197,4 @@ bool usual(const int32_t* labels, const float* eta, int64_t m) {
 extern const RowKernels row_kernels_table = {&line_gains, &slope_gains,    &largest, &kth_bound,
                                              &at_least,   &lines_at_least, &usual};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::decide::XMC_SIMD_NS

@@ -9,7 +9,7 @@
 
 #include "core/simd.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 inline constexpr int64_t kRowLanes = 16;
 inline constexpr int64_t padded_row(int64_t m) {
@@ -25,8 +25,8 @@ struct FloatLine {
   float offset, slope;
 };
 
-// Float gains err by less than 2^-22 (|gain| + 2 |offset|): whoever may reach `gain` in double is at least
-// lower(gain) in float.
+// Float gains err by less than 2^-22 (|gain| + 2 |offset|): a candidate that may reach `gain` in double has
+// at least lower(gain) in float.
 struct RowFilter {
   double largest_offset = 0;
   float lower(double gain) const {
@@ -54,4 +54,4 @@ struct RowKernels {
 };
 XMC_SIMD_TABLE(RowKernels, row_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -5,7 +5,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::decide {
 namespace {
 
 struct Entry {
@@ -23,40 +23,35 @@ double label_value(const Utility& u, int64_t j, double t, double q) {
 }  // namespace
 
 Thresholds label_thresholds(const Probabilities& proba, const float* truth, const Utility& u, int threads) {
-  const auto labels = static_cast<size_t>(proba.cols);
+  const int64_t labels = proba.cols;
   std::vector<int64_t> start(labels + 1, 0);
-  for (int64_t e = 0; e < proba.nnz(); ++e) ++start[static_cast<size_t>(proba.indices[e]) + 1];
+  for (int64_t e = 0; e < proba.nnz(); ++e) ++start[proba.indices[e] + 1];
   std::partial_sum(start.begin(), start.end(), start.begin());
-  std::vector<Entry> column(static_cast<size_t>(proba.nnz()));
+  std::vector<Entry> column(proba.nnz());
   std::vector<int64_t> next(start.begin(), start.end() - 1);
-  for (int64_t e = 0; e < proba.nnz(); ++e) {
-    column[static_cast<size_t>(next[static_cast<size_t>(proba.indices[e])]++)] = {proba.data[e], truth[e]};
-  }
+  for (int64_t e = 0; e < proba.nnz(); ++e) column[next[proba.indices[e]]++] = {proba.data[e], truth[e]};
 
   Thresholds out;
   out.theta.assign(labels, 2.0);
   out.t.assign(labels, 0.0);
   out.q.assign(labels, 0.0);
-  constexpr int64_t kLabels = 256;
-  parallel_for(chunk_count(proba.cols, kLabels), threads, [&](int64_t block, int) {
-    for (int64_t j = block * kLabels; j < std::min(proba.cols, (block + 1) * kLabels); ++j) {
-      const auto label = static_cast<size_t>(j);
-      const auto first = column.begin() + start[label], last = column.begin() + start[label + 1];
-      std::stable_sort(first, last, [](const Entry& x, const Entry& y) { return x.eta > y.eta; });
-      double t = 0, q = 0, best = label_value(u, j, 0, 0);
-      for (auto entry = first; entry != last; ++entry) {
-        t += static_cast<double>(entry->truth);
-        q += 1;
-        const bool end = entry + 1 == last;
-        if (!end && (entry + 1)->eta == entry->eta) continue;
-        const double value = label_value(u, j, t, q);
-        if (value > best) {
-          best = value;
-          out.theta[label] =
-              0.5 * (static_cast<double>(entry->eta) + (end ? 0.0 : static_cast<double>((entry + 1)->eta)));
-          out.t[label] = t;
-          out.q[label] = q;
-        }
+  constexpr int64_t kLabels = 256;  // labels that a thread takes at a time
+  parallel_items(labels, kLabels, threads, [&](int64_t j, int) {
+    const auto first = column.begin() + start[j], last = column.begin() + start[j + 1];
+    std::stable_sort(first, last, [](const Entry& x, const Entry& y) { return x.eta > y.eta; });
+    double t = 0, q = 0, best = label_value(u, j, 0, 0);
+    for (auto entry = first; entry != last; ++entry) {
+      t += static_cast<double>(entry->truth);
+      q += 1;
+      const bool end = entry + 1 == last;
+      if (!end && (entry + 1)->eta == entry->eta) continue;
+      const double value = label_value(u, j, t, q);
+      if (value > best) {
+        best = value;
+        out.theta[j] =
+            0.5 * (static_cast<double>(entry->eta) + (end ? 0.0 : static_cast<double>((entry + 1)->eta)));
+        out.t[j] = t;
+        out.q[j] = q;
       }
     }
   });
@@ -64,4 +59,4 @@ Thresholds label_thresholds(const Probabilities& proba, const float* truth, cons
   return out;
 }
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -9,7 +9,7 @@
 #include "decide/candidates.h"
 #include "decide/utility.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 struct Thresholds {
   std::vector<double> theta;  // labels; above 1: never predict
@@ -23,4 +23,4 @@ struct Thresholds {
 Thresholds label_thresholds(const Probabilities& proba, const float* truth, const Utility& utility,
                             int threads);
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -1,18 +1,21 @@
 #include "decide/utility.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
-namespace xmc {
+namespace xmc::decide {
 
-Utility make_utility(const std::vector<MetricTerm>& terms, const double* label_weights, std::vector<double> p,
-                     int64_t n, int64_t k) {
+Utility make_utility(const Metrics& metrics, int64_t n, int64_t k) {
   Utility u;
-  u.p = std::move(p);
+  u.p = metrics.p;
   u.n = static_cast<double>(n);
+  u.custom = metrics.custom;
+  u.custom_weight = metrics.custom_weight;
   const size_t labels = u.p.size();
   u.a.assign(labels, 0.0);
   u.b.assign(labels, 0.0);
-  for (MetricTerm term : terms) {
+  for (MetricTerm term : metrics.terms) {
     const bool instance_wise =
         term.kind == MetricKind::precision || term.kind == MetricKind::weighted_precision;
     term.weight *=
@@ -22,10 +25,11 @@ Utility make_utility(const std::vector<MetricTerm>& terms, const double* label_w
       continue;
     }
     const bool weighted = term.kind == MetricKind::weighted_precision;
-    if (weighted && !label_weights) throw std::invalid_argument("a weighted metric needs label_weights");
+    if (weighted && !metrics.label_weights)
+      throw std::invalid_argument("a weighted metric needs label_weights");
     visit_metric(term, [&](auto metric) {
       for (size_t j = 0; j < labels; ++j) {
-        const double w = weighted ? term.weight * label_weights[j] : term.weight;
+        const double w = weighted ? term.weight * metrics.label_weights[j] : term.weight;
         const Gradient g = metric.gradient(0, 0, u.p[j], u.n);
         u.a[j] += w * g.dt;
         u.b[j] += w * g.dq;
@@ -46,7 +50,27 @@ double utility_value(const Utility& u, const double* t, const double* q) {
       return term.weight * values;
     });
   }
+  if (u.custom) {
+    std::vector<double> values(u.p.size());
+    u.custom(t, q, u.p.data(), u.labels(), values.data());
+    sum += u.custom_weight / std::max<double>(1, u.labels()) *
+           std::accumulate(values.begin(), values.end(), 0.0);
+  }
   return sum;
 }
 
-}  // namespace xmc
+void utility_gradient(const Utility& u, const double* t, const double* q, double* a, double* b) {
+  std::copy(u.a.begin(), u.a.end(), a);
+  std::copy(u.b.begin(), u.b.end(), b);
+  for (const MetricTerm& term : u.terms) {
+    visit_metric(term, [&](auto metric) {
+      for (int64_t j = 0; j < u.labels(); ++j) {
+        const Gradient g = metric.gradient(t[j], q[j], u.p[j], u.n);
+        a[j] += term.weight * g.dt;
+        b[j] += term.weight * g.dq;
+      }
+    });
+  }
+}
+
+}  // namespace xmc::decide

@@ -6,55 +6,43 @@
 #include "core/topk.h"
 #include "decide/weighted_topk_kernels.h"
 
-namespace xmc {
+namespace xmc::decide {
+
+namespace {
+constexpr int64_t kRows = 512;  // rows that a thread takes at a time
+}
 
 RowChoice weighted_topk(const Probabilities& proba, const double* a, const double* b, int64_t k,
                         int threads) {
-  constexpr int64_t kRows = 512;
   RowChoice out;
-  out.at.resize(static_cast<size_t>(proba.rows * k));
+  out.at.resize(proba.rows * k);
   out.gain.resize(out.at.size());
   if (k == 0) return out;
   const LineTable weights(a, b, proba.cols);
-  const int64_t widest = widest_row(proba);
-  parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
-    RowScratch scratch(widest);
-    for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
-      weighted_topk_row(proba, i, weights, k, scratch, out.at.data() + i * k, out.gain.data() + i * k);
-    }
+  std::vector<RowScratch> scratch(threads, RowScratch(widest_row(proba)));
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int thread) {
+    weighted_topk_row(proba, i, weights, k, scratch[thread], out.at.data() + i * k, out.gain.data() + i * k);
   });
   return out;
 }
 
-void topk_row(const Probabilities& proba, int64_t i, int64_t k, RowScratch& scratch, int32_t* at) {
-  const float* eta = proba.data + proba.begin(i);
-  const int64_t m = proba.size(i);
-  if (k == 0) return;
-  if (k > kRowLanes) {
-    std::copy(eta, eta + m, scratch.exact.begin());
-    pick_largest(scratch.exact.data(), m, k, scratch.found.data(), at, scratch.best.data());
-    return;
-  }
-  float* gains = scratch.gains.data();
-  std::copy(eta, eta + m, gains);
-  std::fill(gains + m, gains + padded_row(m), kNever);
-  const RowKernels& kernels = row_kernels();
-  const float bound = k == 1 ? kernels.largest(gains, m) : kernels.kth_bound(gains, m, k);
-  const int64_t count = kernels.at_least(gains, m, bound, scratch.found.data());
-  for (int64_t f = 0; f < count; ++f) gains[f] = gains[scratch.found[static_cast<size_t>(f)]];
-  std::fill(gains + count, gains + padded_row(count), kNever);
-  pick_set(scratch, RowFilter{}, count, k, at, [eta](int32_t c) { return static_cast<double>(eta[c]); });
-}
-
 std::vector<int32_t> topk_positions(const Probabilities& proba, int64_t k, int threads) {
-  constexpr int64_t kRows = 512;
-  std::vector<int32_t> at(static_cast<size_t>(proba.rows * k));
-  const int64_t widest = widest_row(proba);
-  parallel_for(chunk_count(proba.rows, kRows), threads, [&](int64_t block, int) {
-    RowScratch scratch(widest);
-    for (int64_t i = block * kRows; i < std::min(proba.rows, (block + 1) * kRows); ++i) {
-      topk_row(proba, i, k, scratch, at.data() + i * k);
-    }
+  std::vector<int32_t> at(proba.rows * k);
+  if (k == 0) return at;
+  std::vector<RowScratch> scratch(threads, RowScratch(widest_row(proba)));
+  parallel_items(proba.rows, kRows, threads, [&](int64_t i, int thread) {
+    const float* eta = proba.data + proba.begin(i);
+    const int64_t m = proba.size(i);
+    RowScratch& row = scratch[thread];
+    const auto exact = [eta](int32_t c) { return static_cast<double>(eta[c]); };
+    if (k > kRowLanes) return sort_exact(row, m, k, at.data() + i * k, row.best.data(), exact);
+    float* gains = row.gains.data();
+    std::copy(eta, eta + m, gains);
+    std::fill(gains + m, gains + padded_row(m), kNever);
+    const int64_t count = row_kernels().at_least(gains, m, kth_bound(gains, m, k), row.found.data());
+    for (int64_t f = 0; f < count; ++f) gains[f] = gains[row.found[f]];
+    std::fill(gains + count, gains + padded_row(count), kNever);
+    pick_set(row, RowFilter{}, count, k, at.data() + i * k, exact);
   });
   return at;
 }
@@ -64,7 +52,7 @@ double sum_of_gains(const Probabilities& proba, const std::vector<int32_t>& at, 
   double sum = 0;
   for (int64_t i = 0; i < proba.rows; ++i) {
     for (int64_t s = i * k; s < (i + 1) * k; ++s) {
-      const int64_t e = proba.begin(i) + at[static_cast<size_t>(s)];
+      const int64_t e = proba.begin(i) + at[s];
       sum += b[proba.indices[e]] + a[proba.indices[e]] * static_cast<double>(proba.data[e]);
     }
   }
@@ -75,7 +63,7 @@ std::vector<int32_t> labels_at(const Probabilities& proba, const std::vector<int
   std::vector<int32_t> labels(at.size());
   for (int64_t i = 0; i < proba.rows; ++i) {
     for (int64_t s = i * k; s < (i + 1) * k; ++s) {
-      labels[static_cast<size_t>(s)] = proba.indices[proba.begin(i) + at[static_cast<size_t>(s)]];
+      labels[s] = proba.indices[proba.begin(i) + at[s]];
     }
   }
   return labels;
@@ -96,10 +84,10 @@ void dense_weighted_topk(const float* eta, int64_t rows, int64_t labels, int64_t
     }
     const std::vector<Scored>& sorted = best.sorted();
     for (size_t s = 0; s < sorted.size(); ++s) {
-      out_labels[i * k + static_cast<int64_t>(s)] = sorted[s].id;
-      out_gains[i * k + static_cast<int64_t>(s)] = sorted[s].score;
+      out_labels[i * k + s] = sorted[s].id;
+      out_gains[i * k + s] = sorted[s].score;
     }
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::decide

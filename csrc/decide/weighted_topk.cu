@@ -5,7 +5,7 @@
 #include "core/cuda.h"
 #include "decide/weighted_topk_cuda.h"
 
-namespace xmc {
+namespace xmc::decide {
 namespace {
 
 using Key = unsigned long long;  // 0: none
@@ -166,4 +166,4 @@ XMC_CUDA_API int xmc_decide_weighted_topk(const CudaTopk* given, void* stream) {
   return cudaGetLastError();
 }
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -10,7 +10,7 @@
 #include "decide/best.h"
 #include "decide/candidates.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 // A line per label, to rank by and to filter by.
 class LineTable {
@@ -18,13 +18,13 @@ class LineTable {
   LineTable(const double* a, const double* b, int64_t labels) : LineTable(labels) {
     for (int64_t j = 0; j < labels; ++j) set(j, {b[j], a[j]});
   }
-  explicit LineTable(int64_t labels) : exact_(static_cast<size_t>(labels)), quick_(exact_.size()) {}
+  explicit LineTable(int64_t labels) : exact_(labels), quick_(exact_.size()) {}
   void set(int64_t j, Line line) {
-    exact_[static_cast<size_t>(j)] = line;
-    quick_[static_cast<size_t>(j)] = {static_cast<float>(line.offset), static_cast<float>(line.slope)};
+    exact_[j] = line;
+    quick_[j] = {static_cast<float>(line.offset), static_cast<float>(line.slope)};
     filter_.largest_offset = std::max(filter_.largest_offset, std::abs(line.offset));
   }
-  const Line& operator[](int64_t j) const { return exact_[static_cast<size_t>(j)]; }
+  const Line& operator[](int64_t j) const { return exact_[j]; }
   const FloatLine* quick() const { return quick_.data(); }
   const RowFilter& filter() const { return filter_; }
 
@@ -53,10 +53,7 @@ struct RowChoice {
 // Rows have at least k candidates, sorted by label (candidates.h).
 RowChoice weighted_topk(const Probabilities& proba, const double* a, const double* b, int64_t k, int threads);
 
-// Positions of the k most probable labels of a row, in any order; ties go to the lower label.
-void topk_row(const Probabilities& proba, int64_t i, int64_t k, RowScratch& scratch, int32_t* at);
-
-// The same of all rows, n x k.
+// Positions of the k most probable labels of every row, in any order; ties go to the lower label. n x k.
 std::vector<int32_t> topk_positions(const Probabilities& proba, int64_t k, int threads);
 
 // The gains a_j eta + b_j of the chosen positions (n x k), summed.
@@ -71,4 +68,4 @@ std::vector<int32_t> labels_at(const Probabilities& proba, const std::vector<int
 void dense_weighted_topk(const float* eta, int64_t rows, int64_t labels, int64_t stride, const float* a,
                          const float* b, int64_t k, int threads, int32_t* out_labels, float* out_gains);
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -1,7 +1,8 @@
 #include "core/vec.h"
 #include "decide/weighted_topk_kernels.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::decide::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 static_assert(kWidth <= kDenseTopkLanes);
@@ -60,4 +61,4 @@ int64_t above(const float* eta, const float* a, const float* b, int64_t first, i
 
 extern const DenseTopkKernels dense_topk_kernels_table = {&above};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::decide::XMC_SIMD_NS

@@ -4,14 +4,14 @@
 //
 // A gain and its label are one 64-bit key, ordered like the result, so that all keys differ. A thread block
 // walks a segment of a row in tiles, keeping the kTopkKept largest keys in shared memory; a tile without any
-// key above the least of them costs its loads and one barrier. eta is read once per kTopkKept labels asked
-// for and never copied. Segments of a row (there to fill the device when rows are few) are merged by a second
+// key above the least of them costs its loads and one barrier. eta is read once per kTopkKept labels of
+// k and never copied. Segments of a row (there to fill the device when rows are few) are merged by a second
 // launch.
 #pragma once
 
 #include <cstdint>
 
-namespace xmc {
+namespace xmc::decide {
 
 inline constexpr int kTopkKept = 512;  // labels found by one pass over eta
 
@@ -28,4 +28,4 @@ struct CudaTopk {
   int64_t* ids;     // rows x k
 };
 
-}  // namespace xmc
+}  // namespace xmc::decide

@@ -5,7 +5,7 @@
 
 #include "core/simd.h"
 
-namespace xmc {
+namespace xmc::decide {
 
 // Labels in [first, last) of a row whose gain a_j eta_j + b_j is not below `threshold`, in order, with their
 // gains; a and b may be null (1 and 0). Stops when fewer than kDenseTopkLanes places of `room` are left, with
@@ -17,4 +17,4 @@ struct DenseTopkKernels {
 };
 XMC_SIMD_TABLE(DenseTopkKernels, dense_topk_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::decide

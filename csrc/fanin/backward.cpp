@@ -7,12 +7,10 @@ namespace {
 // The connections of a block of labels, ordered by feature (a counting sort).
 class ByFeature {
  public:
-  // Sorting costs about as much as 64 batch rows save, and a feature must occur often enough in the block.
   static bool pays(const Layer& layer, int64_t batch) {
-    return layer.group == 1 && batch > 96 && kLabels * layer.fan_in >= 8 * layer.features &&
-           layer.labels >= kLabels;
+    return layer.group == 1 && batch > kSortedBatch &&
+           kSortedLabels * layer.fan_in >= kSortedUses * layer.features && layer.labels >= kSortedLabels;
   }
-  static constexpr int64_t kLabels = 512;  // tiles of their gradient stay in L2
 
   void sort(const BlockReader& reader, int64_t labels, const Layer& layer) {
     const Lists lists = reader.lists();
@@ -45,10 +43,8 @@ class ByFeature {
   std::vector<Connection> list_;
 };
 
-constexpr int64_t kRows = 128;  // batch rows at once: their features stay in L2 for usual sizes
-
-// Groups of a multiple of kLanes take g in lanes: calls fn(piece, lanes, moving) for the pieces of labels
-// [begin, end), `step` labels and kRows rows each, all rows of a block of labels in turn.
+// Groups of a multiple of kLanes take g in lanes: calls fn(piece, lanes, copy) for the pieces of labels
+// [begin, end), `step` labels and kRows rows each, all rows of a block of labels one after the other.
 template <class Fn>
 void for_pieces(GradientLanes& g, int64_t batch, int64_t begin, int64_t end, int64_t step, const Fn& fn) {
   const auto piece = [&](int64_t first, int64_t row) {
@@ -58,7 +54,7 @@ void for_pieces(GradientLanes& g, int64_t batch, int64_t begin, int64_t end, int
     for (int64_t row = 0; row < batch; row += kRows) {
       const bool same = row + kRows < batch, more = same || first + step < end;
       const Piece now = piece(first, row), next = same ? piece(first, row + kRows) : piece(first + step, 0);
-      fn(now, g.get(now, more ? &next : nullptr), g.moving());
+      fn(now, g.get(now, more ? &next : nullptr), g.copy());
     }
   }
 }
@@ -77,12 +73,12 @@ void grad_features_groups(const Layer& layer, ConstTensor g, int64_t batch, Feat
     BlockReader reader(layer);
     GradientLanes lanes = gradient_lanes(layer, g, batch, step);
     for_pieces(lanes, batch, sums.begin(part, step), sums.begin(part + 1, step), step,
-               [&](const Piece& piece, const float* g_lanes, Moving* moving) {
+               [&](const Piece& piece, const float* g_lanes, LaneCopy* copy) {
                  if (piece.row == 0) reader.read(piece.first, piece.labels);
                  fanin_backward().grad_features_rows(sums.tile(part, piece.row / tile_size()),
                                                      layer.features * tile_size(), reader.lists(),
                                                      reader.weights(), g_lanes, piece.rows, piece.labels,
-                                                     layer.fan_in, layer.group, far_tile(layer), moving);
+                                                     layer.fan_in, layer.group, far_tile(layer), copy);
                });
   });
 }
@@ -93,7 +89,7 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
   const int64_t s = layer.fan_in, x_stride = layer.features * tile_size();
   const int64_t step = block_labels(layer), run = 16 * step;
   // Past the caches if it is large. float32 goes to its place at once if it can.
-  const bool streamed = layer.labels * s * size_of(gw.type) > kStream;
+  const bool streamed = layer.labels * s * size_of(gw.type) > kStreamBytes;
   const bool lines = fanin_backward().whole_lines && batch <= kRows && s % kLanes == 0 &&
                      reinterpret_cast<uintptr_t>(gw.data) % 64 == 0;
   const bool direct = gw.type == DType::f32 && (lines || !streamed);
@@ -102,14 +98,13 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
     BlockReader reader(layer);
     GradientLanes lanes = gradient_lanes(layer, g, batch, step);
     std::vector<float> sum_w(direct ? 0 : static_cast<size_t>(step * s)), sum_b(static_cast<size_t>(step));
-    for_pieces(lanes, batch, begin, end, step, [&](const Piece& piece, const float* g_lanes, Moving* moving) {
+    for_pieces(lanes, batch, begin, end, step, [&](const Piece& piece, const float* g_lanes, LaneCopy* copy) {
       if (piece.row == 0) reader.read(piece.first, piece.labels);
       float* to = direct ? static_cast<float*>(at(gw, piece.first * s)) : sum_w.data();
       const Put put = piece.row > 0 ? Put::add : direct && streamed ? Put::stream : Put::set;
       fanin_backward().grad_weights_rows(x.data() + piece.row / tile_size() * x_stride, x_stride,
                                          reader.lists(), g_lanes, piece.rows, piece.labels, s, layer.group,
-                                         far_tile(layer), put, moving, to,
-                                         gbias.data ? sum_b.data() : nullptr);
+                                         far_tile(layer), put, copy, to, gbias.data ? sum_b.data() : nullptr);
       if (piece.row + piece.rows < batch) return;
       if (!direct) convert.narrow(sum_w.data(), gw.type, piece.labels * s, at(gw, piece.first * s), streamed);
       if (gbias.data) convert.narrow(sum_b.data(), gbias.type, piece.labels, at(gbias, piece.first), false);
@@ -124,8 +119,8 @@ void grad_features(const Layer& layer, ConstTensor g, int64_t batch, Tensor gx, 
   check(layer, batch);
   const FaninBackward& passes = fanin_backward();
   const bool sorted = ByFeature::pays(layer, batch);
-  const auto [tile, stay, step] = sorted ? Walk{tile_size(), ByFeature::kLabels, ByFeature::kLabels}
-                                         : plain_walk(layer, block_labels(layer, 1024));
+  const auto [tile, stay, step] = sorted ? Walk{tile_size(), kSortedLabels, kSortedLabels}
+                                         : plain_walk(layer, block_labels(layer, kFeatureLabels));
   FeatureSums sums(layer, batch, tile);
   if (in_lanes(layer, g) && passes.whole_lines) {
     grad_features_groups(layer, g, batch, sums, threads);
@@ -187,7 +182,7 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
   const FaninBackward& passes = fanin_backward();
   const Buffer<float> packed = pack_features(x, batch, layer.features, threads);
   const int64_t s = layer.fan_in, x_stride = layer.features * tile_size(), step = block_labels(layer);
-  const bool streamed = layer.labels * s * size_of(gw.type) > kStream;
+  const bool streamed = layer.labels * s * size_of(gw.type) > kStreamBytes;
   advise_huge(gw.data, layer.labels * s * size_of(gw.type));
   Layer lists = layer;  // the weights are not read here
   lists.weights = lists.bias = {};

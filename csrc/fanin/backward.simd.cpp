@@ -2,7 +2,8 @@
 // kInputs of its connections in registers at once, so that a line of x or gx is touched once per label block.
 #include "fanin/tile.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::fanin::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 using fanin::kLanes;
@@ -20,7 +21,7 @@ constexpr int kPace =
     512;  // multiply-adds between the pieces of g that are moved: done in time for lists of 32
 constexpr int kLaneVectors = kLanes / kWidth;
 
-// One label with its own index list. kAhead asks for the lines of the next label.
+// One label with its own index list. kAhead prefetches the lines of the next label.
 template <int kLine, bool kAhead, class Index>
 XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, const float* g,
                                   int64_t fan_in) {
@@ -52,7 +53,7 @@ XMC_INLINE void grad_features_one(float* gx, const Index* list, const float* w, 
 template <int kI, class Index>
 XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* w, const float* g,
                                      int64_t g_stride, const uint8_t* active, int64_t n_labels,
-                                     int64_t fan_in, fanin::Moving* moving = nullptr) {
+                                     int64_t fan_in, fanin::LaneCopy* copy = nullptr) {
   vf a[kI][kPart];
   float* line[kI];
   for (int i = 0; i < kI; ++i) {
@@ -62,7 +63,7 @@ XMC_INLINE void grad_features_shared(float* gx, const Index* list, const float* 
   }
   for (int64_t n = 0; n < n_labels; ++n) {
     if (active && !active[n]) continue;
-    if (moving && n % (kPace / (kInputs * kPart * kWidth)) == 0) move_on(*moving);
+    if (copy && n % (kPace / (kInputs * kPart * kWidth)) == 0) copy_next_line(*copy);
     vf gn[kPart];
     for (int v = 0; v < kPart; ++v) gn[v] = load(g + n * g_stride + v * kWidth);
     for (int i = 0; i < kI; ++i) {
@@ -145,7 +146,7 @@ XMC_INLINE void lanes_to_labels(const float* g, int64_t rows, float* to) {
 
 void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,
                         int64_t rows, int64_t labels, int64_t fan_in, int64_t group, bool far,
-                        fanin::Moving* moving) {
+                        fanin::LaneCopy* copy) {
   constexpr int64_t kMost = 4 * kLanes;  // labels whose gradient is turned at once
   with_lists(lists, [&](const auto* all) {
     for (int64_t l = 0, n; l < labels; l += n, g += (n + kLanes - 1) / kLanes * rows * kLanes) {
@@ -166,10 +167,10 @@ void grad_features_rows(float* gx, int64_t x_stride, Lists lists, const float* w
             if (row == 0 && v == 0) fetch_weights(wl + i * n, kInputs * n);
             if (ahead && v == 0) fetch_lines(tile, list + fan_in + i, kInputs);
             grad_features_shared<kInputs>(tile + v, list + i, wl + i, gt + v, kTile, nullptr, n, fan_in,
-                                          moving);
+                                          copy);
           }
           for (; i < fan_in; ++i) {
-            grad_features_shared<1>(tile + v, list + i, wl + i, gt + v, kTile, nullptr, n, fan_in, moving);
+            grad_features_shared<1>(tile + v, list + i, wl + i, gt + v, kTile, nullptr, n, fan_in, copy);
           }
         }
       }
@@ -247,7 +248,7 @@ void grad_weights_list(const float* x, int64_t x_stride, const Index* list, cons
 // the last one.
 template <int kI, class Index>
 XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index* list, const float* g,
-                                   int64_t rows, int64_t n_inputs, fanin::Moving* moving, vf (*a)[kWidth]) {
+                                   int64_t rows, int64_t n_inputs, fanin::LaneCopy* copy, vf (*a)[kWidth]) {
   const float* line[kI];
   for (int i = 0; i < kI; ++i) line[i] = x + uint64_t{list[i < n_inputs ? i : n_inputs - 1]} * kTile;
   vf sum[kI][kLaneVectors];
@@ -257,7 +258,7 @@ XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index
   for (int64_t first = 0; first < rows; first += kTile) {
     const int64_t end = rows - first < kTile ? rows - first : kTile;
     for (int64_t r = 0; r < end; ++r, g += kLanes) {
-      if (moving && r % (kPace / (kI * kLanes)) == 0) move_on(*moving);
+      if (copy && r % (kPace / (kI * kLanes)) == 0) copy_next_line(*copy);
       vf gr[kLaneVectors];
       for (int v = 0; v < kLaneVectors; ++v) gr[v] = load(g + v * kWidth);
       for (int i = 0; i < kI; ++i) {
@@ -272,10 +273,10 @@ XMC_INLINE void grad_weights_lanes(const float* x, int64_t x_stride, const Index
   }
 }
 
-// kLanes labels of a group, g [row][kLanes]. `ahead` asks for the lines of the next group.
+// kLanes labels of a group, g [row][kLanes]. `ahead` prefetches the lines of the next group.
 template <class Index>
 void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const float* g, int64_t rows,
-                     int64_t n_labels, int64_t fan_in, bool ahead, fanin::Put put, fanin::Moving* moving,
+                     int64_t n_labels, int64_t fan_in, bool ahead, fanin::Put put, fanin::LaneCopy* copy,
                      float* gw, float* gbias) {
   constexpr int kI = kWidth < 8 ? kWidth : kInputs;  // at a time; kWidth of them are transposed together
   for (int64_t i = 0; i < fan_in; i += kWidth) {
@@ -287,7 +288,7 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
     for (int k = 0; k < kWidth; k += kI) {
       const int64_t start = k < left ? k : 0;
       vf part[kLaneVectors][kWidth];
-      grad_weights_lanes<kI>(x, x_stride, list + i + start, g, rows, left - start, moving, part);
+      grad_weights_lanes<kI>(x, x_stride, list + i + start, g, rows, left - start, copy, part);
       for (int v = 0; v < kLaneVectors; ++v) {
         for (int j = 0; j < kI; ++j) a[v][k + j] = part[v][j];
       }
@@ -327,12 +328,12 @@ void grad_weights_16(const float* x, int64_t x_stride, const Index* list, const 
 
 void grad_weights_rows(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
                        int64_t labels, int64_t fan_in, int64_t group, bool far, Put put,
-                       fanin::Moving* moving, float* gw, float* gbias) {
+                       fanin::LaneCopy* copy, float* gw, float* gbias) {
   with_lists(lists, [&](const auto* list) {
     for (int64_t l = 0; l < labels; l += kLanes, g += rows * kLanes) {
       const bool ahead = far && l % group == 0 && l + group < labels;
       grad_weights_16(x, x_stride, list + l / group * fan_in, g, rows,
-                      labels - l < kLanes ? labels - l : kLanes, fan_in, ahead, put, moving, gw + l * fan_in,
+                      labels - l < kLanes ? labels - l : kLanes, fan_in, ahead, put, copy, gw + l * fan_in,
                       gbias ? gbias + l : nullptr);
     }
   });
@@ -415,4 +416,4 @@ extern const FaninBackward fanin_backward_table = {&grad_features,     &grad_fea
                                                    &grad_weights,      &grad_features_rows,
                                                    &grad_weights_rows, kWidth >= kLanes};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::fanin::XMC_SIMD_NS

@@ -62,32 +62,31 @@ GradientLanes::GradientLanes(ConstTensor g, int64_t stride, int64_t labels, int6
     : g_(g), stride_(stride), now_(labels * rows), next_(labels * rows) {}
 
 void GradientLanes::start(const Piece& piece) {
-  constexpr int64_t kWarm = 64;  // lines asked for ahead
   coming_ = piece;
-  moving_ = {};
+  copy_ = {};
   if (g_.type != DType::f32 || piece.labels % kLanes) return;
   const float* from = static_cast<const float*>(at(g_, piece.row * stride_ + piece.first));
-  moving_.from = from;
-  moving_.stride = stride_;
-  moving_.rows = piece.rows;
-  moving_.lines = piece.labels / kLanes;
-  moving_.to = next_.data();
-  moving_.warm = std::min(piece.rows, std::max<int64_t>(1, kWarm / moving_.lines));
-  moving_.behind = from + piece.labels;
-  moving_.ahead = moving_.warm == piece.rows ? moving_.behind : from + moving_.warm * stride_;
+  copy_.from = from;
+  copy_.stride = stride_;
+  copy_.rows = piece.rows;
+  copy_.lines = piece.labels / kLanes;
+  copy_.to = next_.data();
+  copy_.warm = std::min(piece.rows, std::max<int64_t>(1, kCopyAhead / copy_.lines));
+  copy_.next_block = from + piece.labels;
+  copy_.ahead = copy_.warm == piece.rows ? copy_.next_block : from + copy_.warm * stride_;
 }
 
 const float* GradientLanes::get(const Piece& piece, const Piece* next) {
   if (!(coming_ == piece)) start(piece);
-  if (moving_.from) {
-    fanin_convert().move(&moving_);
+  if (copy_.from) {
+    fanin_convert().finish(&copy_);
   } else {
     const FloatRows from = float_rows({at(g_, piece.row * stride_ + piece.first), g_.type}, stride_,
                                       piece.rows, piece.labels, widened_);
     fanin_convert().lanes(from.data, from.stride, piece.rows, piece.labels, next_.data());
   }
   std::swap(now_, next_);
-  moving_ = {};
+  copy_ = {};
   coming_ = {};
   if (next) start(*next);
   return now_.data();
@@ -124,11 +123,11 @@ void BlockReader::accept(bool below) const {
 namespace {
 
 // Parts of a sum over labels: adding them up must stay a small share of the work (labels * s >=
-// 32 parts * features), and they must not take much memory.
+// kSumShare * parts * features), and they must not take much memory.
 int64_t sum_parts(const Layer& layer, int64_t floats) {
-  constexpr int64_t most = 16, memory = int64_t{16} << 20;
-  const int64_t affordable = layer.labels * layer.fan_in / (256 * layer.features);
-  return std::clamp<int64_t>(std::min(affordable, memory / std::max<int64_t>(4 * floats, 1)), 1, most);
+  const int64_t affordable = layer.labels * layer.fan_in / (kSumShare * layer.features);
+  return std::clamp<int64_t>(std::min(affordable, kSumBytes / std::max<int64_t>(4 * floats, 1)), 1,
+                             kSumParts);
 }
 
 }  // namespace

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/buffer_pool.h"
 #include "core/parallel.h"
-#include "core/recycle.h"
 #include "fanin/kernels.h"
+#include "fanin/tuning.h"
 
 namespace xmc::fanin {
 
@@ -23,9 +24,6 @@ inline void* at(Tensor t, int64_t i) {
   return static_cast<char*>(t.data) + i * size_of(t.type);
 }
 
-// Results above this size go past the caches; what the caches can hold is better left there for its reader.
-inline constexpr int64_t kStream = int64_t{8} << 20;
-
 inline int64_t tile_count(int64_t batch, int64_t tile = tile_size()) {
   return (batch + tile - 1) / tile;
 }
@@ -34,29 +32,28 @@ inline int64_t tile_rows(int64_t batch, int64_t t, int64_t tile = tile_size()) {
   return std::min(tile, batch - t * tile);
 }
 
-// Labels worked on together, a multiple of the group: `most` of them, fewer for long lists, so that weights
+// Labels processed together, a multiple of the group: `most` of them, fewer for long lists, so that weights
 // and logits stay in L2. A row of g is read faster in long pieces.
-inline int64_t block_labels(const Layer& layer, int64_t most = 256) {
-  const int64_t wanted = layer.fan_in <= 64 ? most : most / 4;
+inline int64_t block_labels(const Layer& layer, int64_t most = kBlockLabels) {
+  const int64_t wanted = layer.fan_in <= kLongList ? most : most / 4;
   return std::max<int64_t>(1, wanted / layer.group) * layer.group;
 }
 
-// Whether a packed tile of x is too large to stay in L2: its next lines are then asked for ahead.
+// Whether a packed tile of x is too large to stay in L2: its next lines are then prefetched.
 inline bool far_tile(const Layer& layer) {
-  return layer.features * tile_size() * int64_t{sizeof(float)} >= (int64_t{1} << 20);
+  return layer.features * tile_size() * int64_t{sizeof(float)} >= kFarTileBytes;
 }
 
-// How a plain layer is walked through. Usually all tiles work on a block of labels in turn. If that would
-// fetch a tile from L3 again and again, tiles are narrow and each stays for many blocks: a megabyte of
-// weights.
+// The order of tiles and blocks of labels. Usually all tiles work on a block, one after the other. If that would
+// fetch a tile from L3 again and again, tiles are narrow and each stays for many blocks (kStayWeights).
 struct Walk {
   int64_t tile;  // rows
   int64_t stay;  // labels that a tile works on before the next one does
   int64_t step;  // labels of a block
 };
-inline Walk plain_walk(const Layer& layer, int64_t step, int64_t far_step = 256) {
+inline Walk plain_walk(const Layer& layer, int64_t step, int64_t far_step = kBlockLabels) {
   if (layer.group > 1 || !far_tile(layer)) return {tile_size(), step, step};
-  const int64_t blocks = (int64_t{1} << 18) / (far_step * layer.fan_in);
+  const int64_t blocks = kStayWeights / (far_step * layer.fan_in);
   return {kNarrow, std::max<int64_t>(1, blocks) * far_step, far_step};
 }
 
@@ -94,14 +91,14 @@ Buffer<float> pack_features(ConstTensor x, int64_t batch, int64_t features, int 
                             int64_t tile = tile_size());
 
 // Blocks of g in the layout of FaninConvert::lanes, one after the other: while a kernel works on one of them,
-// it takes the next one further.
+// it copies the next one line by line (LaneCopy).
 class GradientLanes {
  public:
   // Blocks have at most `labels` labels, a multiple of kLanes, and `rows` rows.
   GradientLanes(ConstTensor g, int64_t stride, int64_t labels, int64_t rows);
-  // The block, to be used until the next call. `next` is the one that will be asked for then, or null.
+  // The block, to be used until the next call. `next` is the one needed then, or null.
   const float* get(const Piece& piece, const Piece* next);
-  Moving* moving() { return &moving_; }
+  LaneCopy* copy() { return &copy_; }
 
  private:
   void start(const Piece& piece);
@@ -111,7 +108,7 @@ class GradientLanes {
   Buffer<float> now_, next_;
   std::vector<float> widened_;
   Piece coming_{};
-  Moving moving_;
+  LaneCopy copy_;
 };
 
 // Reads blocks of labels into scratch (or points into the layer where the storage is float32 already).

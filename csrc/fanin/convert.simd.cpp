@@ -2,7 +2,8 @@
 
 #include "fanin/tile.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::fanin::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 using fanin::DType;
@@ -116,7 +117,7 @@ bool below(fanin::Lists indices, int64_t n, int64_t features) {
   return all;
 }
 
-// Floats of a row to ask for ahead: too few follow each other for the hardware to see a stream, and the
+// Floats of a row to prefetch: too few follow each other for the hardware to see a stream, and the
 // caller comes back for the next columns.
 constexpr int64_t kAhead = 128;
 
@@ -139,8 +140,8 @@ void lanes(const float* from, int64_t stride, int64_t rows, int64_t cols, float*
   }
 }
 
-void move(fanin::Moving* block) {
-  while (block->row < block->rows) move_on(*block);
+void finish(fanin::LaneCopy* copy) {
+  while (copy->row < copy->rows) copy_next_line(*copy);
 }
 
 // kWidth x kWidth blocks; what does not fill a block goes one by one.
@@ -216,7 +217,7 @@ void unpack_columns(const float* from, int64_t line, int64_t rows, int64_t cols,
 
 constexpr int64_t kLine = 16;
 
-// Row by row: pieces of 8 rows in turn took 7 ms instead of 3 where rows are a large power of two apart.
+// Row by row: interleaved pieces of 8 rows took 7 ms instead of 3 where rows are a large power of two apart.
 void stream_rows(float* from, int64_t width, int64_t rows, int64_t cols, float* to, int64_t stride,
                  float* carry, bool first, bool last) {
   for (int64_t r = 0; r < rows; ++r, to += stride, carry += kLine) {
@@ -243,7 +244,7 @@ void stream_rows(float* from, int64_t width, int64_t rows, int64_t cols, float* 
 }  // namespace
 
 extern const FaninConvert fanin_convert_table = {&widen,        &narrow,         &fence_streams, &below,
-                                                 &lanes,        &move,           &pack,          &unpack,
+                                                 &lanes,        &finish,         &pack,          &unpack,
                                                  &pack_columns, &unpack_columns, &stream_rows};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::fanin::XMC_SIMD_NS

@@ -1,6 +1,6 @@
 // Fixed fan-in on CUDA: the maths and layouts of fanin.h, as a C ABI over device pointers.
 //
-// Every function launches on the caller's stream, on the current device (the adapter xmc_fast/nn/cuda.py
+// Every function launches on the caller's stream, on the current device (the adapter xmc_fast/nn/_fanin_cuda.py
 // guards it), does not wait, and returns the launch's cudaError_t. Work on part of the labels by passing a
 // Layer whose pointers start there. Indices must be valid: the adapter checks them once per change.
 //

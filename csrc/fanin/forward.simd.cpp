@@ -2,7 +2,8 @@
 // kLabels labels in registers at once, so that a line of x is touched once per kLabels labels.
 #include "fanin/tile.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::fanin::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 using fanin::kLanes;
@@ -19,7 +20,7 @@ constexpr int kLaneVectors = kLanes / kWidth;
 constexpr int kRows = kLaneVectors == 1 ? 16 : 8 / kLaneVectors;
 constexpr int kPart = 2;  // vectors of a tile that a register tile of a group works on at once
 
-// One label with its own index list, kVec vectors. Two sums in turn hide the latency of the addition.
+// One label with its own index list, kVec vectors. Two alternating sums hide the latency of the addition.
 template <int kVec, int kLine, class Index>
 XMC_INLINE void forward_one(const float* x, const Index* list, const float* w, float bias, int64_t fan_in,
                             float* z) {
@@ -84,17 +85,17 @@ bool forward_plain(const float* x, const Index* list, const float* w, const floa
   return true;
 }
 
-// kVec of the tile's vectors, for all labels of a group. `ahead` asks for the lines of the next group, little
+// kVec of the tile's vectors, for all labels of a group. `ahead` prefetches the lines of the next group, little
 // by little: few can be on their way at a time.
 template <int kVec, class Index>
 void forward_group(const float* x, const Index* list, const float* w, const float* bias, int64_t labels,
                    int64_t fan_in, bool ahead, float* z) {
   const int64_t some = ahead ? (fan_in * kLabels + labels - 1) / labels : 0;
-  int64_t l = 0, asked = 0;
+  int64_t l = 0, fetched = 0;
   for (; l + kLabels <= labels; l += kLabels) {
-    const int64_t end = asked + some < fan_in ? asked + some : fan_in;
-    if (ahead) fetch_lines(x, list + fan_in + asked, end - asked);
-    asked = end;
+    const int64_t end = fetched + some < fan_in ? fetched + some : fan_in;
+    if (ahead) fetch_lines(x, list + fan_in + fetched, end - fetched);
+    fetched = end;
     forward_shared<kLabels, kVec>(x, list, w + l * fan_in, bias ? bias + l : nullptr, fan_in, z + l * kTile);
   }
   for (; l < labels; ++l) {
@@ -186,12 +187,12 @@ void forward_rows(const float* x, Lists lists, const float* turned, const float*
       for (int c = 0; c < kLanes; ++c) some[c] = bias && l + c < labels ? bias[l + c] : 0.f;
       vf start[kLaneVectors];
       for (int v = 0; v < kLaneVectors; ++v) start[v] = load(some + v * kWidth);
-      // lines of the next group are asked for little by little
+      // lines of the next group are prefetched little by little
       const bool ahead = far && l % group == 0 && l + group < labels;
       const int64_t part = ahead ? (fan_in * kRows + rows - 1) / rows : 0;
-      for (int64_t r = 0, asked = 0; r < rows; r += kRows, asked += part) {
-        const int64_t left = fan_in - asked;
-        if (ahead) fetch_lines(x, list + fan_in + asked, left < part ? left : part);
+      for (int64_t r = 0, fetched = 0; r < rows; r += kRows, fetched += part) {
+        const int64_t left = fan_in - fetched;
+        if (ahead) fetch_lines(x, list + fan_in + fetched, left < part ? left : part);
         forward_lanes(x + r, list, turned, start, fan_in, z + r * z_stride + l, z_stride);
       }
     }
@@ -202,4 +203,4 @@ void forward_rows(const float* x, Lists lists, const float* turned, const float*
 
 extern const FaninForward fanin_forward_table = {kTile, &forward, &turn, &forward_rows};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::fanin::XMC_SIMD_NS

@@ -22,15 +22,22 @@ struct Lists {
 inline constexpr int kNarrow = 16;  // rows of a narrow tile: a cache line
 inline constexpr int kLanes = 16;   // labels side by side in FaninConvert::lanes
 
-// A block of rows on its way into the layout of FaninConvert::lanes. Kernels take it a piece of kLanes floats
-// further now and then, so that memory and arithmetic work at the same time. Row by row: rows that are a
-// power of two apart share their place in the caches, so that few of them can wait there.
-struct Moving {
-  const float* from = nullptr;  // what is left of it: `lines` pieces of each of `rows` rows
+// A copy of a block of g that a kernel makes on the side: while it works on one block it copies the next, a line
+// of kLanes floats every few multiply-adds, so that memory and arithmetic overlap.
+//
+//   g      row r      | line 0 | line 1 | .. | line `lines` - 1 | next block ..
+//   to     line l     | row 0 | row 1 | .. | row `rows` - 1 |            (the layout of FaninConvert::lanes)
+//
+// It goes row by row: rows of g that are a power of two apart share their place in the caches, so that lines of
+// few rows can wait there. `warm` rows are prefetched and not yet copied; behind the last row of the block
+// prefetching goes on with the columns of the next block.
+struct LaneCopy {
+  const float* from = nullptr;  // the current row in g
+  float* to = nullptr;          // its place in line 0
   int64_t stride = 0, rows = 0, lines = 0;
-  float* to = nullptr;
-  const float *ahead = nullptr, *behind = nullptr;  // to be asked for: some rows on, then the next columns
-  int64_t row = 0, line = 0, warm = 0;              // warm: rows asked for and not yet moved
+  const float* ahead = nullptr;       // the row to prefetch
+  const float* next_block = nullptr;  // the first row of the next block
+  int64_t row = 0, line = 0, warm = 0;
 };
 
 // Storage <-> scratch.
@@ -44,8 +51,8 @@ struct FaninConvert {
   // Rows cut into pieces of kLanes = 16 columns: to[c / 16][r][c % 16] = from[r][c], zeros behind the last
   // column.
   void (*lanes)(const float* from, int64_t stride, int64_t rows, int64_t cols, float* to);
-  // The same for what is left of `block`.
-  void (*move)(Moving* block);
+  // Completes a copy.
+  void (*finish)(LaneCopy* copy);
   // to[c][r] = from[r][c] for rows <= line (the rest of to's columns is zero), and back.
   void (*pack)(const float* from, int64_t stride, int64_t rows, int64_t cols, int64_t line, float* to);
   void (*unpack)(const float* from, int64_t line, int64_t rows, int64_t cols, float* to, int64_t stride);
@@ -55,10 +62,15 @@ struct FaninConvert {
                        int64_t step, float* to);
   void (*unpack_columns)(const float* from, int64_t line, int64_t rows, int64_t cols, float* to,
                          int64_t stride, bool streamed);
-  // to[r][c] = from[r][16 + c] past the caches (to be followed by fence()), in pieces from left to right:
-  // `carry` (rows x 16) keeps the end of a piece for the cache line that the next one completes, and what it
-  // kept is put in the first 16 columns of `from`. `first` and `last` mark the ends of a run of pieces. Every
-  // piece but the last has 16 columns or more.
+  // to[r][c] = from[r][16 + c] past the caches (to be followed by fence()), in pieces from left to right. Only
+  // whole cache lines go past the caches, and pieces end in the middle of lines:
+  //
+  //   to      .. | line | li:ne | line | line | li:ne | ..      : where two pieces meet
+  //   from    [ 16 floats: carried ][ cols of this piece ]
+  //
+  // The floats behind the last whole line wait in `carry` (rows x 16); the next piece puts them before its own
+  // columns and writes the line they share. `first` and `last` mark the ends of a run of pieces, which are
+  // written through the caches. Every piece but the last has 16 columns or more.
   void (*stream_rows)(float* from, int64_t width, int64_t rows, int64_t cols, float* to, int64_t stride,
                       float* carry, bool first, bool last);
 };
@@ -79,8 +91,8 @@ struct FaninForward {
   int tile;  // kTile
   // Only the first `rows` of the batch rows matter.
   // z[l][r] = bias[l] + sum_i w[l][i] x[list[l / group][i]][r]
-  // `far`, here and below: the tile does not stay in L2, its lines are asked for a group ahead. `fresh`:
-  // weights and lists that follow in memory are asked for. Lists of a plain layer are checked if `features`
+  // `far`, here and below: the tile does not stay in L2, its lines are prefetched a group ahead. `fresh`:
+  // weights and lists that follow in memory are prefetched. Lists of a plain layer are checked if `features`
   // is not 0; returns false, with nothing read that is not there, if an index is not below it. Groups take no
   // narrow tiles.
   bool (*forward)(const float* x, int64_t line, Lists lists, const float* w, const float* bias,
@@ -109,12 +121,12 @@ struct FaninBackward {
                        const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
                        int64_t features, float* gw, float* gbias);
   // Both for groups of a multiple of 16 and a gradient in FaninConvert::lanes, all labels active. x and gx
-  // have a tile for every kTile of the rows, x_stride floats apart. `moving` is taken further on the way.
+  // have a tile for every kTile of the rows, x_stride floats apart. `copy` is advanced on the side.
   void (*grad_features_rows)(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,
                              int64_t rows, int64_t labels, int64_t fan_in, int64_t group, bool far,
-                             Moving* moving);
+                             LaneCopy* copy);
   void (*grad_weights_rows)(const float* x, int64_t x_stride, Lists lists, const float* g, int64_t rows,
-                            int64_t labels, int64_t fan_in, int64_t group, bool far, Put put, Moving* moving,
+                            int64_t labels, int64_t fan_in, int64_t group, bool far, Put put, LaneCopy* copy,
                             float* gw, float* gbias);
   // A vector holds kLanes floats. Otherwise grad_features_rows and Put::stream (which writes parts of lines)
   // were slower than tiles of g and a copy.
@@ -130,21 +142,12 @@ struct FaninLoss {
   uint32_t (*above)(const float* z, const float* threshold);
 };
 
-}  // namespace xmc::fanin
-
-namespace xmc {
-using fanin::FaninBackward;
-using fanin::FaninConvert;
-using fanin::FaninForward;
-using fanin::FaninLoss;
 XMC_SIMD_TABLE(FaninConvert, fanin_convert)
 XMC_SIMD_TABLE(FaninForward, fanin_forward)
 XMC_SIMD_TABLE(FaninBackward, fanin_backward)
 XMC_SIMD_TABLE(FaninLoss, fanin_loss)
 
-namespace fanin {
 inline int64_t tile_size() {
   return fanin_forward().tile;
 }
-}  // namespace fanin
-}  // namespace xmc
+}  // namespace xmc::fanin

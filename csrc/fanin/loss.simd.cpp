@@ -1,6 +1,7 @@
 #include "fanin/tile.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::fanin::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 // max and min give their second operand if one is NaN: the value that may be NaN stands there.
@@ -74,4 +75,4 @@ uint32_t above(const float* z, const float* threshold) {
 
 extern const FaninLoss fanin_loss_table = {&loss, &above};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::fanin::XMC_SIMD_NS

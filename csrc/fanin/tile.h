@@ -5,8 +5,10 @@
 
 #include "core/vec.h"
 #include "fanin/kernels.h"
+#include "fanin/tuning.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::fanin::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 
 #if defined(XMC_SIMD_IS_avx512)
 inline constexpr int kTile = 32;
@@ -42,7 +44,7 @@ XMC_INLINE Four four(const uint16_t* list) {
 #endif
 }
 
-// Some weights, each to be had in all lanes: permuted out of a register where loads are the limit.
+// Some weights, each broadcast to all lanes: permuted out of a register where loads are the limit.
 inline constexpr int kSpread = 8;
 #if defined(XMC_SIMD_IS_avx2)
 struct Spread {
@@ -77,23 +79,23 @@ struct Spread {
 };
 #endif
 
-// Asks for the weights that are needed in some thousand cycles. They come from memory, and the hardware does
+// Prefetches the weights that are needed in some thousand cycles. They come from memory, and the hardware does
 // not see their stream between the scattered lines of x.
 XMC_INLINE void fetch_weights(const float* w, int64_t n) {
-  constexpr int64_t kAhead = 2048;
-  for (int64_t k = 0; k < n; k += 16) prefetch_far(w + kAhead + k);
+  for (int64_t k = 0; k < n; k += 16) prefetch_far(w + kWeightsAhead + k);
 }
 
 // The same for lists.
 template <class Index>
 XMC_INLINE void fetch_lists(const Index* list, int64_t n) {
-  constexpr int64_t kAhead = 2048;
-  for (int64_t k = 0; k < n; k += 64 / static_cast<int64_t>(sizeof(Index))) prefetch_far(list + kAhead + k);
+  for (int64_t k = 0; k < n; k += 64 / static_cast<int64_t>(sizeof(Index))) {
+    prefetch_far(list + kWeightsAhead + k);
+  }
 }
 
 // Whether all of n indices are below `features`. The lists of a plain layer are checked by the pass that
 // reads them first, one at a time: a pass of its own took 4 ms of the second shape's forward
-// (bench/bench_fanin.py), eight lists at a time 2 ms, one at a time nothing that can be measured.
+// (bench/speed/bench_fanin.py), eight lists at a time 2 ms, one at a time nothing that can be measured.
 template <class Index>
 XMC_INLINE bool all_below(const Index* list, int64_t n, int64_t features) {
 #if defined(XMC_SIMD_IS_avx512)
@@ -131,7 +133,7 @@ XMC_INLINE bool all_below(const Index* list, int64_t n, int64_t features) {
 #endif
 }
 
-// Asks for a line that is about to be written: a store that waits for its line holds up those behind it.
+// Prefetches a line that is about to be written: a store that waits for its line holds up those behind it.
 XMC_INLINE void prefetch_write(void* p) {
 #if defined(__GNUC__)
   __builtin_prefetch(p, 1);
@@ -145,19 +147,21 @@ XMC_INLINE void copy_line(const float* from, float* to) {
   for (int v = 0; v < 16; v += kWidth) store(to + v, load(from + v));
 }
 
-// Takes a block one piece further.
-XMC_INLINE void move_on(fanin::Moving& m) {
-  if (m.row == m.rows) return;
-  copy_line(m.from + m.line * fanin::kLanes, m.to + m.line * m.rows * fanin::kLanes);
-  prefetch(m.ahead + m.line * fanin::kLanes);
-  if (++m.line < m.lines) return;
-  m.line = 0;
-  m.from += m.stride;
-  m.to += fanin::kLanes;
-  m.ahead = ++m.row + m.warm == m.rows ? m.behind : m.ahead + m.stride;
+// Copies the next cache line of a block and prefetches the one `ahead`; does nothing when the block is complete.
+XMC_INLINE void copy_next_line(fanin::LaneCopy& copy) {
+  if (copy.row == copy.rows) return;
+  copy_line(copy.from + copy.line * fanin::kLanes, copy.to + copy.line * copy.rows * fanin::kLanes);
+  prefetch(copy.ahead + copy.line * fanin::kLanes);
+  if (++copy.line < copy.lines) return;
+  // The row is complete: on to the next one. Behind the last rows of this block come the next block's columns.
+  copy.line = 0;
+  ++copy.row;
+  copy.from += copy.stride;
+  copy.to += fanin::kLanes;
+  copy.ahead = copy.row + copy.warm == copy.rows ? copy.next_block : copy.ahead + copy.stride;
 }
 
-// Asks for the lines of some features in a tile.
+// Prefetches the lines of some features in a tile.
 template <class Index>
 XMC_INLINE void fetch_lines(const float* tile, const Index* list, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -165,4 +169,4 @@ XMC_INLINE void fetch_lines(const float* tile, const Index* list, int64_t n) {
   }
 }
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::fanin::XMC_SIMD_NS

@@ -7,7 +7,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::gather {
 namespace {
 
 constexpr int64_t kCandidates = 256;  // per block of the forward pass
@@ -97,4 +97,4 @@ RowGradients gather_dot_grad_rows(const GatherDot& s, const float* g, const floa
   return out;
 }
 
-}  // namespace xmc
+}  // namespace xmc::gather

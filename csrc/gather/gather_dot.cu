@@ -2,7 +2,7 @@
 #include "core/cuda.h"
 #include "gather/gather_dot_cuda.h"
 
-namespace xmc {
+namespace xmc::gather {
 namespace {
 
 using cuda::load;
@@ -82,4 +82,4 @@ XMC_CUDA_API int xmc_gather_dot_grad_rows(const CudaGatherDot* job, const float*
   return cudaGetLastError();
 }
 
-}  // namespace xmc
+}  // namespace xmc::gather

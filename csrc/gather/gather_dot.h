@@ -15,7 +15,7 @@
 #include "core/buffer.h"
 #include "core/simd.h"
 
-namespace xmc {
+namespace xmc::gather {
 
 struct GatherDot {
   int64_t batch, width, dims, labels;
@@ -39,4 +39,4 @@ struct GatherDotKernels {
 };
 XMC_SIMD_TABLE(GatherDotKernels, gather_dot_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::gather

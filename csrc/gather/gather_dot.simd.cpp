@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::gather::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 constexpr int kRows = 4;  // read side by side: x is loaded once for all of them
@@ -79,4 +80,4 @@ void combine(const float* a, const float* rows, const int64_t* ids, int64_t n, i
 
 const GatherDotKernels gather_dot_kernels_table = {&dots, &combine};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::gather::XMC_SIMD_NS

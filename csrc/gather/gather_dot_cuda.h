@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace xmc {
+namespace xmc::gather {
 
 struct CudaGatherDot {
   int64_t batch, width, dims;
@@ -16,4 +16,4 @@ struct CudaGatherDot {
   int32_t h_type, table_type;  // 0 float32, 1 bfloat16, 2 float16
 };
 
-}  // namespace xmc
+}  // namespace xmc::gather

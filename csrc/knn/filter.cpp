@@ -6,7 +6,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::knn {
 namespace {
 
 constexpr double kUnit = 0x1p-24;          // rounding to float32, relative
@@ -36,8 +36,8 @@ KnnBytes::KnnBytes(DenseView<float> rows)
       error_(scale_.size()) {
   const KnnFilterKernels& kernels = knn_filter_kernels();
   const int64_t c = rows.cols;
-  std::vector<float> work(static_cast<size_t>(c));
-  std::vector<uint8_t> row(static_cast<size_t>(groups_ * 4));
+  std::vector<float> work(c);
+  std::vector<uint8_t> row(groups_ * 4);
   for (int64_t i = 0; i < rows.rows; ++i) {
     float norm2, error2;
     const double s = scale_[i] = kernels.quantise(rows.row(i), c, work.data(), row.data(), &norm2, &error2);
@@ -106,4 +106,4 @@ void KnnQueries::threshold(int64_t i, float score) {
   if (!(factors_[at].limit >= rounded)) factors_[at].limit = rounded;
 }
 
-}  // namespace xmc
+}  // namespace xmc::knn

@@ -1,7 +1,7 @@
 // The first pass of the exact search: which rows of a panel may still enter a query's list, decided on bytes.
 //
 // A row is kept as z ~ s (b - 64) with bytes b in [1, 127] and s = max|z| / 63, a query as q ~ t a with
-// integers |a| <= 127. With the exact integer I = sum_j a_j (b_j - 64) and what rounding left over,
+// integers |a| <= 127. With the exact integer I = sum_j a_j (b_j - 64) and the rounding residuals
 // e_z = z - s (b - 64) and e_q = q - t a, Cauchy-Schwarz bounds the score:
 //
 //   <q, z> = t s I + <t a, e_z> + <e_q, z>  <=  t (s I + |a| |e_z| + |e_q| / t |z|)
@@ -22,7 +22,7 @@
 #include "core/simd.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::knn {
 
 inline constexpr int64_t kKnnPanel = 32;    // rows per panel
 inline constexpr int64_t kKnnTile = 4;      // queries per register tile
@@ -89,4 +89,4 @@ class KnnQueries {
   std::vector<double> scale_, slack_;  // t, and the float32 score's error from underflow; t = 0: no filter
 };
 
-}  // namespace xmc
+}  // namespace xmc::knn

@@ -2,67 +2,47 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::knn::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 // Integer vectors of kWidth rows by four bytes: sums of pairs of products in 16 bits, of all four in 32.
+#if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
 #if defined(XMC_SIMD_IS_avx512)
-struct vi {
-  __m512i v;
-};
+#define XMC_MM(name) _mm512_##name
+using vi = __m512i;
 XMC_INLINE vi bytes(const uint8_t* p) {
-  return {_mm512_loadu_si512(p)};
+  return _mm512_loadu_si512(p);
 }
-XMC_INLINE vi splat4(const int8_t* p) {
-  int32_t four;
-  ::memcpy(&four, p, 4);
-  return {_mm512_set1_epi32(four)};
-}
-XMC_INLINE vi splat32(int32_t x) {
-  return {_mm512_set1_epi32(x)};
-}
-XMC_INLINE vi products(vi b, vi a) {
-  return {_mm512_maddubs_epi16(b.v, a.v)};
-}
-XMC_INLINE vi add16(vi x, vi y) {
-  return {_mm512_add_epi16(x.v, y.v)};
-}
-XMC_INLINE vi add_pairs(vi sum32, vi sum16) {
-  return {_mm512_add_epi32(sum32.v, _mm512_madd_epi16(sum16.v, _mm512_set1_epi16(1)))};
-}
-XMC_INLINE vf to_float(vi x) {
-  return {_mm512_cvtepi32_ps(x.v)};
-}
-#elif defined(XMC_SIMD_IS_avx2)
-struct vi {
-  __m256i v;
-};
+#else
+#define XMC_MM(name) _mm256_##name
+using vi = __m256i;
 XMC_INLINE vi bytes(const uint8_t* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
-}
-XMC_INLINE vi splat4(const int8_t* p) {
-  int32_t four;
-  ::memcpy(&four, p, 4);
-  return {_mm256_set1_epi32(four)};
-}
-XMC_INLINE vi splat32(int32_t x) {
-  return {_mm256_set1_epi32(x)};
-}
-XMC_INLINE vi products(vi b, vi a) {
-  return {_mm256_maddubs_epi16(b.v, a.v)};
-}
-XMC_INLINE vi add16(vi x, vi y) {
-  return {_mm256_add_epi16(x.v, y.v)};
-}
-XMC_INLINE vi add_pairs(vi sum32, vi sum16) {
-  return {_mm256_add_epi32(sum32.v, _mm256_madd_epi16(sum16.v, _mm256_set1_epi16(1)))};
-}
-XMC_INLINE vf to_float(vi x) {
-  return {_mm256_cvtepi32_ps(x.v)};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 #endif
+XMC_INLINE vi splat32(int32_t x) {
+  return XMC_MM(set1_epi32)(x);
+}
+XMC_INLINE vi splat4(const int8_t* p) {
+  int32_t four;
+  ::memcpy(&four, p, 4);
+  return splat32(four);
+}
+XMC_INLINE vi products(vi b, vi a) {
+  return XMC_MM(maddubs_epi16)(b, a);
+}
+XMC_INLINE vi add16(vi x, vi y) {
+  return XMC_MM(add_epi16)(x, y);
+}
+XMC_INLINE vi add_pairs(vi sum32, vi sum16) {
+  return XMC_MM(add_epi32)(sum32, XMC_MM(madd_epi16)(sum16, XMC_MM(set1_epi16)(1)));
+}
+XMC_INLINE vf to_float(vi x) {
+  return {XMC_MM(cvtepi32_ps)(x)};
+}
+#undef XMC_MM
 
-#if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
 constexpr int kVectors = 2;  // of rows per register tile
 constexpr int kTile = static_cast<int>(kKnnTile), kPanel = static_cast<int>(kKnnPanel);
 constexpr int kSteps = static_cast<int>(kKnnSegment) / 4;
@@ -154,4 +134,4 @@ float quantise(const float* z, int64_t c, float* work, uint8_t* b, float* norm2,
 
 extern const KnnFilterKernels knn_filter_kernels_table = {&filter, &quantise};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::knn::XMC_SIMD_NS

@@ -10,7 +10,7 @@
 #include "core/parallel.h"
 #include "core/topk.h"
 
-namespace xmc {
+namespace xmc::knn {
 namespace {
 
 constexpr int64_t kChunkPanels = 4096;  // 131,072 rows: a unit of work when there are few queries
@@ -44,7 +44,7 @@ struct Block {
   void set(int64_t i, const float* query, double longest, float others) {
     std::copy_n(query, features, values.data() + i * stride);
     bytes.set(i, query, features, longest);
-    best[static_cast<size_t>(i)].clear();
+    best[i].clear();
     // One below, because an equal score in this chunk may have the lower row.
     if (others > -kInf) bytes.threshold(i, std::nextafter(others, -kInf));
   }
@@ -56,7 +56,7 @@ struct Block {
     int n = 0;
     for (; mask; mask &= mask - 1) at[n++] = std::countr_zero(mask);
     kernels.score(panel, features, values.data() + i * stride, at, n, scores);
-    TopK& list = best[static_cast<size_t>(i)];
+    TopK& list = best[i];
     float least = limit(list);
     for (int k = 0; k < n; ++k) {
       if (scores[k] <= least) continue;
@@ -88,22 +88,22 @@ void KnnIndex::search(DenseView<float> queries, int64_t q, int threads, int32_t*
   const int64_t panels = chunk_count(rows_, kKnnPanel);
   const int64_t chunks = std::max<int64_t>(1, chunk_count(panels, kChunkPanels));
   // Unit = one block of queries against one chunk of rows; a row of `partial` per (query, chunk).
-  std::vector<Scored> partial(static_cast<size_t>(queries.rows * chunks * q));
-  std::vector<int32_t> found(static_cast<size_t>(queries.rows * chunks));
+  std::vector<Scored> partial(queries.rows * chunks * q);
+  std::vector<int32_t> found(queries.rows * chunks);
   // The best q-th score of a chunk so far, per query: what is below it in another chunk is out.
-  std::vector<std::atomic<float>> floor(static_cast<size_t>(queries.rows));
+  std::vector<std::atomic<float>> floor(queries.rows);
   for (auto& f : floor) f.store(-kInf, std::memory_order_relaxed);
-  std::vector<std::optional<Block>> scratch(static_cast<size_t>(std::max(threads, 1)));
+  std::vector<std::optional<Block>> scratch(std::max(threads, 1));
 
   parallel_for(blocks * chunks, threads, [&](int64_t unit, int thread) {
-    auto& mine = scratch[static_cast<size_t>(thread)];
+    auto& mine = scratch[thread];
     if (!mine) mine.emplace(features_, bytes_.groups(), q);
     Block& s = *mine;
     const int64_t first = unit / chunks * kKnnBlock, chunk = unit % chunks;
     const int64_t count = std::min(kKnnBlock, queries.rows - first);
     const int64_t tiles = chunk_count(count, kKnnTile);
     for (int64_t i = 0; i < count; ++i) {
-      const float others = floor[static_cast<size_t>(first + i)].load(std::memory_order_relaxed);
+      const float others = floor[first + i].load(std::memory_order_relaxed);
       s.set(i, queries.row(first + i), bytes_.longest(), others);
     }
 
@@ -122,17 +122,17 @@ void KnnIndex::search(DenseView<float> queries, int64_t q, int threads, int32_t*
       }
       int64_t scored = 0;
       for (int64_t i = 0; i < count; ++i) {
-        const uint32_t mask = s.masks[static_cast<size_t>(i)] & valid;
+        const uint32_t mask = s.masks[i] & valid;
         if (mask) scored += s.score(kernels, i, values_.data() + row * features_, row, mask);
       }
       dense = p > first_panel && 2 * scored > count * left;  // the lists of the first were empty
     }
     for (int64_t i = 0; i < count; ++i) {
-      TopK& best = s.best[static_cast<size_t>(i)];
-      if (!best.open()) raise(floor[static_cast<size_t>(first + i)], best.threshold());
+      TopK& best = s.best[i];
+      if (!best.open()) raise(floor[first + i], best.threshold());
       const auto& sorted = best.sorted();
       const int64_t slot = (first + i) * chunks + chunk;
-      found[static_cast<size_t>(slot)] = static_cast<int32_t>(sorted.size());
+      found[slot] = static_cast<int32_t>(sorted.size());
       std::copy(sorted.begin(), sorted.end(), partial.begin() + slot * q);
     }
   });
@@ -142,8 +142,7 @@ void KnnIndex::search(DenseView<float> queries, int64_t q, int threads, int32_t*
     for (int64_t i = block * kKnnBlock; i < std::min(queries.rows, (block + 1) * kKnnBlock); ++i) {
       best.clear();
       for (int64_t slot = i * chunks; slot < (i + 1) * chunks; ++slot)
-        for (int64_t r = 0; r < found[static_cast<size_t>(slot)]; ++r)
-          best.push(partial[static_cast<size_t>(slot * q + r)]);
+        for (int64_t r = 0; r < found[slot]; ++r) best.push(partial[slot * q + r]);
       const auto& sorted = best.sorted();
       for (size_t r = 0; r < sorted.size(); ++r) {
         ids[i * q + static_cast<int64_t>(r)] = sorted[r].id;
@@ -153,4 +152,4 @@ void KnnIndex::search(DenseView<float> queries, int64_t q, int threads, int32_t*
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::knn

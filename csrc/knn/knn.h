@@ -18,7 +18,7 @@
 #include "core/types.h"
 #include "knn/filter.h"
 
-namespace xmc {
+namespace xmc::knn {
 
 inline constexpr int64_t kKnnBlock = 96;  // queries that pass over the database together
 inline constexpr int64_t kKnnLanes = 16;
@@ -36,6 +36,7 @@ class KnnIndex {
 
   int64_t rows() const { return rows_; }
   int64_t features() const { return features_; }
+  const float* values() const { return values_.data(); }  // rows x features
   int64_t bytes() const { return bytes_.bytes() + values_.size() * static_cast<int64_t>(sizeof(float)); }
 
   // ids and scores are m x q, q <= rows(), best first.
@@ -48,4 +49,4 @@ class KnnIndex {
   KnnBytes bytes_;
 };
 
-}  // namespace xmc
+}  // namespace xmc::knn

@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::knn::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 constexpr int kLanes = static_cast<int>(kKnnLanes), kVectors = kLanes / kWidth;
@@ -58,4 +59,4 @@ void score(const float* rows, int64_t c, const float* query, const int32_t* at, 
 
 extern const KnnKernels knn_kernels_table = {&score};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::knn::XMC_SIMD_NS

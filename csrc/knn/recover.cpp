@@ -6,7 +6,7 @@
 #include "core/parallel.h"
 #include "core/topk.h"
 
-namespace xmc {
+namespace xmc::knn {
 
 void recover_labels(const int32_t* neighbours, const float* similarity, int64_t m, int64_t q,
                     CsrView<int32_t, float> Y, int64_t k, int threads, int32_t* labels, float* scores,
@@ -17,12 +17,12 @@ void recover_labels(const int32_t* neighbours, const float* similarity, int64_t 
     std::vector<uint8_t> seen;
     std::vector<int32_t> touched;
   };
-  std::vector<Scratch> scratch(static_cast<size_t>(std::max(threads, 1)));
+  std::vector<Scratch> scratch(std::max(threads, 1));
   parallel_for(chunk_count(m, kChunk), threads, [&](int64_t chunk, int thread) {
-    Scratch& s = scratch[static_cast<size_t>(thread)];
+    Scratch& s = scratch[thread];
     if (s.sum.empty()) {
-      s.sum.assign(static_cast<size_t>(Y.cols), 0.0);
-      s.seen.assign(static_cast<size_t>(Y.cols), 0);
+      s.sum.assign(Y.cols, 0.0);
+      s.seen.assign(Y.cols, 0);
     }
     TopK best(k);
     for (int64_t i = chunk * kChunk; i < std::min(m, (chunk + 1) * kChunk); ++i) {
@@ -50,11 +50,11 @@ void recover_labels(const int32_t* neighbours, const float* similarity, int64_t 
       found[i] = static_cast<int64_t>(sorted.size());
       for (int64_t r = 0; r < k; ++r) {
         const bool have = r < found[i];
-        labels[i * k + r] = have ? sorted[static_cast<size_t>(r)].id : -1;
-        scores[i * k + r] = have ? sorted[static_cast<size_t>(r)].score : 0.f;
+        labels[i * k + r] = have ? sorted[r].id : -1;
+        scores[i * k + r] = have ? sorted[r].score : 0.f;
       }
     }
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::knn

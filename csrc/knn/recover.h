@@ -6,7 +6,7 @@
 
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::knn {
 
 // neighbours, similarity: m x q (a negative id ends a row). Y: n x L, binary or weighted.
 // labels, scores: m x k, best first; rows with fewer labels are filled with id -1. found[i] <= k is the
@@ -15,4 +15,4 @@ void recover_labels(const int32_t* neighbours, const float* similarity, int64_t 
                     CsrView<int32_t, float> Y, int64_t k, int threads, int32_t* labels, float* scores,
                     int64_t* found);
 
-}  // namespace xmc
+}  // namespace xmc::knn

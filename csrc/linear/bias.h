@@ -2,10 +2,10 @@
 //
 // b couples all rows: in the dual it would be bias * sum_i alpha_i s_i, and one row's step would throw all
 // others out. So b is a variable of its own, F(b) = min_w f(w, b), and moves as in the proximal point method:
-// by the share 1 / (1 + mu) of what the dual asks for, within an epoch and again after it. The share is
+// by the share 1 / (1 + mu) of what the dual suggests, within an epoch and again after it. The share is
 // 1 / F'' of an average label, F'' = 1 + bias^2 n / (1 / (2 C) + n rho), rho = |mean row|^2. The multipliers
 // lag behind b, and what they lack adds up in its part of the primal gradient; so b takes a Newton step of
-// its own before that is checked (gradient in dual_kernels.h), and the rest of it is asked to be smaller.
+// its own before that is checked (gradient in dual_kernels.h), and the rest of g must be smaller (kCentered).
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@
 #include "linear/prepare.h"
 #include "linear/problem.h"
 
-namespace xmc {
+namespace xmc::linear {
 
 inline double bias_share(const LinearProblem& problem, const PreparedFeatures& X) {
   const double b2 = static_cast<double>(X.bias) * X.bias, n = static_cast<double>(X.n);
@@ -49,4 +49,4 @@ class BiasGuess {
   Mean all_;
 };
 
-}  // namespace xmc
+}  // namespace xmc::linear

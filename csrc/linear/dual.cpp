@@ -9,39 +9,29 @@
 
 #include "core/rng.h"
 #include "linear/bias.h"
-#include "linear/dual_kernels.h"
+#include "linear/lane_weights.h"
+#include "linear/stopping.h"
 
-namespace xmc {
+namespace xmc::linear {
 namespace {
 
-constexpr double kRound2 = 3;       // inner tolerance of a label's second round, in units of its limit on |g|
-constexpr double kRound3 = 1.2;     // of the third; halved when that was not enough
-constexpr double kSlight = 0.5;     // of the tolerance: what an epoch leaves as it is, all rows together
-constexpr double kAlike = 0.25;     // rows less alike than this look ahead (dual_kernels.h, epoch)
-constexpr int kMaxEpochs = 60;      // per round
-constexpr int64_t kFrequent = 512;  // with a bias, a label on this fraction of the rows needs three rounds
-constexpr int kCloser = 8;          // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
-constexpr double kCentered = 0.5;   // of the limit on |g|, with a bias, whose part of g is about 0 then
-constexpr double kPromising = 1.5;  // the exact gradient is computed when the dual violation is below this
-
-constexpr int64_t kWindow = 256;  // rows of an epoch that are sorted by length
-constexpr int32_t kLengths = 16;  // different lengths, in units of kPad
-
 struct Lane {
-  int64_t label = -1;
+  int64_t label = kNoLabel;
   bool busy = false;
-  double limit = 0;    // the stopping rule's bound on |g|
-  int32_t enough = 0;  // the round that met the stopping rule itself, 0: none yet
-  double factor = 1;   // inner tolerance of later rounds, in units of limit
-  double seconds = 0;
+  double limit = 0;      // the bound on |g|: the stopping rule's, later that of |w - w*| if lower
+  int32_t met = 0;       // the round that met the stopping rule itself, 0: none yet
+  double factor = 1;     // inner tolerance of later rounds, in units of limit
+  double tolerance = 0;  // inner tolerance of this round
+  double violation = 0;  // of the dual's optimality, after this round's full pass
+  bool eager = false;    // this round's full pass takes steps
   int32_t rounds = 0;
   int32_t epochs = 0;
-  bool eager = false;  // this round's full pass takes steps
+  double seconds = 0;
 };
 
-// |g| bounds |w - w*|: this share of |w| is asked for as well.
-double distance_limit(double eps) {
-  return std::min(20 * eps, 200 * eps * std::sqrt(eps));
+// |g| bounds |w - w*|: this share of |w| is required as well.
+double distance_limit(double tol) {
+  return std::min(20 * tol, 200 * tol * std::sqrt(tol));
 }
 
 // The mean product of two rows over the mean of |x|^2: about their mean cosine.
@@ -58,25 +48,6 @@ double now() {
 
 }  // namespace
 
-void keep_largest(SolvedLabel& label, int64_t top) {
-  const auto size = static_cast<int64_t>(label.features.size());
-  if (top <= 0 || size <= top) return;
-  std::vector<int64_t> by_size(static_cast<size_t>(size));
-  std::iota(by_size.begin(), by_size.end(), 0);
-  std::nth_element(by_size.begin(), by_size.begin() + top, by_size.end(), [&](int64_t a, int64_t b) {
-    const float x = std::abs(label.weights[a]), y = std::abs(label.weights[b]);
-    return x != y ? x > y : a < b;
-  });
-  by_size.resize(static_cast<size_t>(top));
-  std::sort(by_size.begin(), by_size.end());
-  for (int64_t k = 0; k < top; ++k) {
-    label.features[k] = label.features[by_size[k]];
-    label.weights[k] = label.weights[by_size[k]];
-  }
-  label.features.resize(static_cast<size_t>(top));
-  label.weights.resize(static_cast<size_t>(top));
-}
-
 struct DualSolver::State {
   const LinearProblem& problem;
   const PreparedFeatures& X;
@@ -85,21 +56,19 @@ struct DualSolver::State {
 
   Buffer<float> w, g, alpha, slacks;
   Buffer<uint16_t> positive, masks;
-  Buffer<uint8_t> flags;
+  Buffer<uint8_t> flags;  // n: rows the full pass must look at; 2 while a working set is collected
   Buffer<int32_t> rows;
   Lane lane[kLanes];
-  float half_inverse_positive[kLanes], half_inverse_negative[kLanes];
+  float half_inverse_positive[kLanes];
   float balance[kLanes] = {}, share[kLanes] = {}, slight[kLanes] = {};
+  const float usual_share;
   BiasGuess bias_guess;
-  Lanes view;
+  LaneGroup view;
   PassResult found;
-
+  LaneWeights weights;
   std::vector<int32_t> working, order;
-  std::vector<int32_t> features, place, chosen;      // scratch of write_out
-  std::vector<uint16_t> feature_masks, place_masks;  // and
-  std::vector<uint64_t> kept;                        // one bit per feature
-  std::vector<double> sum;                           // scratch of start_lane: sum of the positives
-  std::vector<uint8_t> length;                       // n, of a row: see sort_windows
+  std::vector<double> sum;      // D zeros, scratch
+  std::vector<uint8_t> length;  // n: the length of a row, see sort_windows
 
   State(const LinearProblem& p, const PreparedFeatures& x, const DualStart& s)
       : problem(p),
@@ -113,26 +82,17 @@ struct DualSolver::State {
         masks(x.n),
         flags(x.n),
         rows(x.n),
-        features(static_cast<size_t>(x.D)),
-        place(static_cast<size_t>(x.D)),
-        chosen(static_cast<size_t>(x.D)),
-        feature_masks(static_cast<size_t>(x.D)),
-        place_masks(static_cast<size_t>(x.D)),
-        kept(static_cast<size_t>((x.D + 63) / 64)),
-        sum(static_cast<size_t>(x.D)),
-        length(static_cast<size_t>(x.n)) {
+        usual_share(static_cast<float>(bias_share(p, x))),
+        weights(x),
+        sum(x.D),
+        length(x.n) {
     for (int64_t i = 0; i < x.n; ++i) {
       length[i] = static_cast<uint8_t>(std::min(x.rows[i].stored / kPad, kLengths - 1));
     }
     std::fill_n(half_inverse_positive, kLanes, 1.f);
-    std::fill_n(half_inverse_negative, kLanes, 1.f);
     view.n = X.n;
     view.D = X.D;
-    view.rows = X.rows.data();
-    view.ids = X.ids.data();
-    view.values = X.values.data();
-    view.dense = X.dense;
-    view.bias = X.bias;
+    view.x = X.view();
     view.look_ahead = alike(X) < kAlike;
     view.bias_share = share;
     view.slight = slight;
@@ -141,77 +101,44 @@ struct DualSolver::State {
     view.balance = balance;
     view.positive = positive.data();
     view.half_inverse_positive = half_inverse_positive;
-    view.half_inverse_negative = half_inverse_negative;
+    view.half_inverse_negative = static_cast<float>(1 / (2 * problem.C));
     found.rows = rows.data();
     found.masks = masks.data();
     found.slacks = slacks.data();
   }
 
-  int64_t positives_begin(int64_t label) const { return label < 0 ? 0 : problem.positives.begin(label); }
-  int64_t positives_end(int64_t label) const { return label < 0 ? 0 : problem.positives.end(label); }
-  int64_t positives_of(int64_t label) const { return positives_end(label) - positives_begin(label); }
   float& bias_weight(int l) { return w[(X.D - 1) * kLanes + l]; }
   // The slope of the objective along it, as far as alpha is settled.
   double bias_slope(int l) {
     return X.bias == 0 ? 0.0 : static_cast<double>(bias_weight(l)) - static_cast<double>(X.bias) * balance[l];
   }
-  double cost(const float* costs, int64_t label) const {
-    return costs && label >= 0 ? static_cast<double>(costs[label]) : 1.0;
+  // |projected gradient of the dual| of a lane, with the bias's part.
+  double dual_violation(int l, double squares) {
+    return std::hypot(2 * problem.C * std::sqrt(squares), bias_slope(l));
   }
 
-  // |g(0)|, g(0) = -2 C ((c+ + c-) p - c- sum_i x_i) with p the sum of the positives.
-  double gradient_at_zero(int64_t label) {
-    const double cp = cost(problem.cost_positive, label), cn = cost(problem.cost_negative, label);
-    double pp = 0, px = 0;
-    int64_t entries = 0;
-    for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
-      const int64_t i = problem.positives.indices[t];
-      for_entries(X, i, [&](int64_t j, float v) {
-        sum[j] += v;
-        ++entries;
-      });
-      px += X.row_total[i];
-    }
-    const auto take = [&](int64_t j) {
-      pp += sum[j] * sum[j];
-      sum[j] = 0;
-    };
-    if (entries > X.D) {
-      for (int64_t j = 0; j < X.D; ++j) take(j);
-    } else {
-      for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
-        for_entries(X, problem.positives.indices[t], [&](int64_t j, float) { take(j); });
-      }
-    }
-    const double c = cp + cn;
-    const double bias_sum = X.bias * static_cast<double>(positives_of(label));
-    pp += bias_sum * bias_sum;
-    return 2 * problem.C * std::sqrt(std::max(0.0, c * c * pp - 2 * c * cn * px + cn * cn * X.total_norm2));
-  }
+  // ---- labels into lanes
 
   void start_lane(int l, int64_t label, double tightness) {
-    const double cp = cost(problem.cost_positive, label), cn = cost(problem.cost_negative, label);
-    const auto pos = static_cast<double>(positives_of(label));
-    const auto n = static_cast<double>(X.n);
-    lane[l] = Lane();
-    lane[l].label = label;
-    lane[l].busy = true;
-    lane[l].factor = kRound3;
-    lane[l].limit =
-        tightness * problem.eps * std::max(std::min(pos, n - pos), 1.0) / n * gradient_at_zero(label);
-    half_inverse_positive[l] = static_cast<float>(1 / (2 * problem.C * cp));
-    half_inverse_negative[l] = static_cast<float>(1 / (2 * problem.C * cn));
+    const auto positives = problem.positive_rows(label);
+    Lane& a = lane[l];
+    a = Lane();
+    a.label = label;
+    a.busy = true;
+    a.factor = kRound3;
+    a.limit = tightness * stopping_norm(problem, X, label, positive_moments(problem, X, label, sum), 2.0);
+    half_inverse_positive[l] = static_cast<float>(1 / (2 * problem.C * problem.positive_cost(label)));
     balance[l] = start.balance;
     if (X.bias != 0) {
-      bias_weight(l) = static_cast<float>(bias_guess.of(positives_of(label), bias_weight(l)));
+      bias_weight(l) = static_cast<float>(bias_guess.of(positives.size(), bias_weight(l)));
     }
-    for (int64_t t = positives_begin(label); t < positives_end(label); ++t) {
-      const int64_t i = problem.positives.indices[t];
+    for (const int32_t i : positives) {
       positive[i] = static_cast<uint16_t>(positive[i] | 1u << l);
-      float& a = alpha[i * kLanes + l];
-      if (a > 0) kernels.add_row(view, i, l, a);  // the start counted it as a negative
-      balance[l] += a;
-      a = 0;
+      flags[i] = 2;
+      float& multiplier = alpha[int64_t{i} * kLanes + l];
+      if (multiplier > 0) kernels.add_row(view, i, l, multiplier);  // the start counted it as a negative
+      balance[l] += multiplier;
+      multiplier = 0;
     }
   }
 
@@ -220,44 +147,59 @@ struct DualSolver::State {
     uint32_t fresh = 0;
     int64_t first = *next;
     for (int l = 0; l < kLanes; ++l) {
-      if (!lane[l].busy && *next < count) {
-        fresh |= 1u << l;
-        ++*next;
-      }
+      if (lane[l].busy || *next == count) continue;
+      fresh |= 1u << l;
+      ++*next;
     }
     if (fresh) {
       kernels.fill(w.data(), start.w.data(), X.D, fresh);
       kernels.fill(alpha.data(), start.alpha.data(), X.n, fresh);
-      for (int32_t i : working) flags[i] = 2;
-      for (int32_t i : start.rows) flags[i] = 2;
-      for (int l = 0; l < kLanes; ++l) {
-        if (!(fresh >> l & 1u)) continue;
-        start_lane(l, labels[first++], tightness);
-        for (int64_t t = positives_begin(lane[l].label); t < positives_end(lane[l].label); ++t) {
-          flags[problem.positives.indices[t]] = 2;
-        }
-      }
-      working.resize(static_cast<size_t>(X.n));
-      size_t count = 0;  // no branch on the flag: it cannot be predicted
-      for (int64_t i = 0; i < X.n; ++i) {
-        working[count] = static_cast<int32_t>(i);
-        count += flags[i] == 2;
-        flags[i] = flags[i] == 2 ? 1 : flags[i];
-      }
-      working.resize(count);
+      for (const int32_t i : working) flags[i] = 2;
+      for (const int32_t i : start.rows) flags[i] = 2;
+      for_lanes(fresh, [&](int l) { start_lane(l, labels[first++], tightness); });
+      collect_flagged();
     }
     view.live = 0;
     for (int l = 0; l < kLanes; ++l) view.live |= static_cast<uint32_t>(lane[l].busy) << l;
     return view.live != 0;
   }
 
-  // Rows of similar length one after the other, within windows too small to matter to the descent: the CPU
-  // foresees how often its loops turn.
-  void sort_windows(int32_t* rows, int64_t count) {
+  // The working set: rows with flag 2, which becomes 1.
+  void collect_flagged() {
+    working.resize(X.n);
+    int64_t size = 0;  // no branch on the flag: it cannot be predicted
+    for (int64_t i = 0; i < X.n; ++i) {
+      working[size] = static_cast<int32_t>(i);
+      size += flags[i] == 2;
+      flags[i] = flags[i] == 2 ? 1 : flags[i];
+    }
+    working.resize(size);
+  }
+
+  // ---- part 1 of a round: coordinate descent on the working set
+
+  // How far the descent of this round goes. `thorough`: to the limit, at once.
+  void plan_round(Lane& a, float* bias_moves, bool thorough) {
+    const int32_t round = ++a.rounds;
+    const bool frequent = X.bias != 0 && problem.positive_rows(a.label).size() * kFrequent >= X.n;
+    a.eager = !thorough && round <= (frequent ? 2 : 1) && round < problem.max_iter;
+    if (thorough) {
+      a.tolerance = a.limit;
+    } else if (round == 1) {
+      a.tolerance = std::numeric_limits<double>::infinity();  // one epoch
+    } else {
+      a.tolerance = a.limit * (round == 2 ? kRound2 : a.factor);
+    }
+    if (thorough || round > 1) *bias_moves = usual_share;  // at first the positives alone would pull at it
+  }
+
+  // Rows of similar length one after the other, within windows too small to matter to the descent: the branch
+  // predictor learns the trip counts.
+  void sort_windows(int32_t* items, int64_t count) {
     int32_t sorted[kWindow];
     for (int64_t begin = 0; begin < count; begin += kWindow) {
       const int64_t size = std::min(kWindow, count - begin);
-      int32_t* window = rows + begin;
+      int32_t* window = items + begin;
       int64_t next[kLengths + 1] = {};
       for (int64_t t = 0; t < size; ++t) ++next[length[window[t]] + 1];
       std::partial_sum(next, next + kLengths, next);
@@ -266,92 +208,63 @@ struct DualSolver::State {
     }
   }
 
-  void descend(Rng& rng, bool thorough) {
-    double tolerance[kLanes];
-    const auto usual_share = static_cast<float>(bias_share(problem, X));
+  // Projected gradients so small that `count` of them together are kSlight of the tolerance are skipped.
+  void set_slight(int64_t count) {
     for (int l = 0; l < kLanes; ++l) {
-      tolerance[l] = share[l] = 0;
-      if (!lane[l].busy) continue;
-      const int32_t round = ++lane[l].rounds;
-      const bool frequent = X.bias != 0 && positives_of(lane[l].label) * kFrequent >= X.n;
-      lane[l].eager = !thorough && round <= (frequent ? 2 : 1) && round < problem.max_iterations;
-      tolerance[l] = thorough     ? lane[l].limit
-                     : round == 1 ? std::numeric_limits<double>::infinity()
-                                  : lane[l].limit * (round == 2 ? kRound2 : lane[l].factor);
-      if (thorough || round > 1) share[l] = usual_share;  // at first the positives alone would pull at it
+      const double left = std::min(lane[l].tolerance, kRound2 * lane[l].limit) / (2 * problem.C);
+      slight[l] = static_cast<float>(kSlight * left / std::sqrt(static_cast<double>(count)));
     }
-    for (int32_t i : working) flags[i] = 1;
+  }
+
+  void descend(Rng& rng, bool thorough) {
+    for (int l = 0; l < kLanes; ++l) {
+      lane[l].tolerance = share[l] = 0;
+      if (lane[l].busy) plan_round(lane[l], &share[l], thorough);
+    }
+    for (const int32_t i : working) flags[i] = 1;
     order.assign(working.begin(), working.end());
     auto count = static_cast<int64_t>(order.size());
     uint32_t open = view.live;
     for (int epoch = 0; epoch < kMaxEpochs && open && count > 0; ++epoch) {
       shuffle(order.data(), count, rng);
       sort_windows(order.data(), count);
-      for (int l = 0; l < kLanes && !thorough; ++l) {
-        const double left = std::min(tolerance[l], kRound2 * lane[l].limit) / (2 * problem.C);
-        slight[l] = static_cast<float>(kSlight * left / std::sqrt(static_cast<double>(count)));
-      }
+      if (!thorough) set_slight(count);
       float violation2[kLanes];
       count = kernels.epoch(view, order.data(), count, open, violation2);
-      for (int l = 0; l < kLanes; ++l) {
-        if (!(open >> l & 1u)) continue;
+      for_lanes(open, [&](int l) {
         ++lane[l].epochs;
-        const double slope = bias_slope(l);
-        if (X.bias != 0) bias_weight(l) -= static_cast<float>(share[l] * slope);
-        if (std::hypot(2 * problem.C * std::sqrt(static_cast<double>(violation2[l])), slope) <=
-            tolerance[l]) {
-          open &= ~(1u << l);
-        }
-      }
+        const double violation = dual_violation(l, violation2[l]);
+        if (X.bias != 0) bias_weight(l) -= static_cast<float>(share[l] * bias_slope(l));
+        if (violation <= lane[l].tolerance) open &= ~(1u << l);
+      });
     }
   }
 
-  // The full pass; lanes that meet the stopping rule (or the iteration limit) come back in the mask.
-  uint32_t check(SolvedLabel* solved) {
+  // ---- part 2 of a round: the full pass and what follows from it
+
+  bool out_of_rounds(const Lane& a) const {
+    return a.rounds >= problem.max_iter || (a.met > 0 && a.rounds >= a.met + kCloser);
+  }
+
+  // Visits all rows. Lanes that are done come back in the mask, their reports in solved[lane].
+  uint32_t full_pass(SolvedLabel* solved) {
     view.eager = 0;
-    for (int l = 0; l < kLanes; ++l) view.eager |= static_cast<uint32_t>(lane[l].busy && lane[l].eager) << l;
+    for_lanes(view.live, [&](int l) { view.eager |= static_cast<uint32_t>(lane[l].eager) << l; });
     kernels.pass(view, flags.data(), found);
-    double measure[kLanes];
-    uint32_t wanted = 0;
-    for (int l = 0; l < kLanes; ++l) {
-      if (!lane[l].busy) continue;
+    uint32_t promising = 0;
+    for_lanes(view.live, [&](int l) {
+      Lane& a = lane[l];
       balance[l] = static_cast<float>(found.balance[l]);
-      measure[l] = std::hypot(2 * problem.C * std::sqrt(found.violation2[l]), bias_slope(l));
-      const int32_t last = lane[l].enough > 0 ? lane[l].enough + kCloser : problem.max_iterations;
-      if (lane[l].eager) continue;
-      if (measure[l] <= kPromising * lane[l].limit || lane[l].rounds >= last) wanted |= 1u << l;
-    }
-    uint32_t done = 0;
-    if (wanted) {
-      double g_norm2[kLanes], w_norm2[kLanes];
-      kernels.gradient(view, found, wanted, g.data(), g_norm2, w_norm2);
-      for (int l = 0; l < kLanes; ++l) {
-        if (!(wanted >> l & 1u)) continue;
-        const double norm = std::sqrt(g_norm2[l]), asked = X.bias != 0 ? kCentered : 1.0;
-        if (norm <= asked * lane[l].limit && lane[l].enough == 0) {
-          lane[l].enough = lane[l].rounds;
-          lane[l].limit = std::min(lane[l].limit, distance_limit(problem.eps) * std::sqrt(w_norm2[l]));
-        }
-        const bool close = norm <= asked * lane[l].limit;
-        const bool tired = lane[l].rounds >= problem.max_iterations ||
-                           (lane[l].enough > 0 && lane[l].rounds >= lane[l].enough + kCloser);
-        if (!close && !tired) continue;
-        const bool converged = close || lane[l].enough > 0;
-        done |= 1u << l;
-        LabelReport& r = solved[l].report;
-        r.status = converged ? LabelStatus::converged : LabelStatus::iteration_limit;
-        r.outer_iterations = lane[l].rounds;
-        r.inner_iterations = lane[l].epochs;
-        r.active_rows = found.active[l];
-        r.objective = 0.5 * w_norm2[l] + found.loss[l];
-        r.gradient_norm = norm;
-      }
-    }
-    for (int l = 0; l < kLanes; ++l) {
-      if (!lane[l].busy || (done >> l & 1u)) continue;
-      if (measure[l] <= 4 * lane[l].limit || lane[l].rounds > 3) lane[l].factor *= 0.5;
-    }
+      a.violation = dual_violation(l, found.violation2[l]);
+      if (a.eager) return;
+      if (a.violation <= kPromising * a.limit || out_of_rounds(a)) promising |= 1u << l;
+    });
+    const uint32_t done = promising ? stop_lanes(promising, solved) : 0;
     const uint32_t open = view.live & ~done;
+    for_lanes(open, [&](int l) {
+      Lane& a = lane[l];
+      if (a.violation <= kNearlyThere * a.limit || a.rounds > kPatientRounds) a.factor *= kTighten;
+    });
     working.clear();
     for (int64_t u = 0; u < found.count; ++u) {
       if (found.masks[u] & open) working.push_back(found.rows[u]);
@@ -359,48 +272,38 @@ struct DualSolver::State {
     return done;
   }
 
-  // The pruned weights of the lanes in `done`, features ascending in the caller's numbering.
-  void write_out(uint32_t done, const PruneRule& prune, SolvedLabel* solved) {
-    int64_t count = kernels.select(view, done, prune.threshold, features.data(), feature_masks.data());
-    for (int64_t t = 0; t < count; ++t) {
-      const int32_t j = X.original[features[t]];
-      kept[j / 64] |= uint64_t{1} << (j % 64);
-      place[j] = features[t];
-      place_masks[j] = feature_masks[t];
-    }
-    count = 0;
-    for (size_t word = 0; word < kept.size(); ++word) {
-      for (; kept[word]; kept[word] &= kept[word] - 1) {
-        const auto j = static_cast<int32_t>(word * 64) + std::countr_zero(kept[word]);
-        feature_masks[count] = place_masks[j];
-        features[count++] = j;
+  // The stopping rule on the exact gradient of some lanes; those that end come back.
+  uint32_t stop_lanes(uint32_t wanted, SolvedLabel* solved) {
+    double g_norm2[kLanes], w_norm2[kLanes];
+    kernels.gradient(view, found, wanted, g.data(), g_norm2, w_norm2);
+    const double centered = X.bias != 0 ? kCentered : 1.0;
+    uint32_t done = 0;
+    for_lanes(wanted, [&](int l) {
+      Lane& a = lane[l];
+      const double norm = std::sqrt(g_norm2[l]);
+      if (a.met == 0 && norm <= centered * a.limit) {
+        a.met = a.rounds;
+        a.limit = std::min(a.limit, distance_limit(problem.tol) * std::sqrt(w_norm2[l]));
       }
-    }
-    float* weights = g.data();  // free until the next gradient
-    for (int l = 0; l < kLanes; ++l) {
-      if (!(done >> l & 1u)) continue;
-      int64_t size = 0;  // no branch on the mask: it cannot be predicted
-      for (int64_t t = 0; t < count; ++t) {
-        chosen[size] = features[t];
-        weights[size] = w[static_cast<int64_t>(place[features[t]]) * kLanes + l];
-        size += feature_masks[t] >> l & 1;
-      }
-      solved[l].features.assign(chosen.begin(), chosen.begin() + size);
-      solved[l].weights.assign(weights, weights + size);
-      keep_largest(solved[l], prune.keep_top);
-    }
+      const bool close = norm <= centered * a.limit;
+      if (!close && !out_of_rounds(a)) return;
+      done |= 1u << l;
+      LabelReport& r = solved[l].report;
+      r.status = close || a.met > 0 ? LabelStatus::converged : LabelStatus::iteration_limit;
+      r.outer_iterations = a.rounds;
+      r.inner_iterations = a.epochs;
+      r.active_rows = found.active[l];
+      r.objective = 0.5 * w_norm2[l] + found.loss[l];
+      r.gradient_norm = norm;
+    });
+    return done;
   }
 
-  void release(uint32_t done) {
-    for (int l = 0; l < kLanes; ++l) {
-      if (!(done >> l & 1u)) continue;
-      for (int64_t t = positives_begin(lane[l].label); t < positives_end(lane[l].label); ++t) {
-        uint16_t& mask = positive[problem.positives.indices[t]];
-        mask = static_cast<uint16_t>(mask & ~(1u << l));
-      }
-      if (X.bias != 0) bias_guess.add(positives_of(lane[l].label), bias_weight(l));
-      lane[l].busy = false;
-    }
+  void release(int l) {
+    const auto positives = problem.positive_rows(lane[l].label);
+    for (const int32_t i : positives) positive[i] = static_cast<uint16_t>(positive[i] & ~(1u << l));
+    if (X.bias != 0) bias_guess.add(positives.size(), bias_weight(l));
+    lane[l].busy = false;
   }
 
   void run(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
@@ -413,17 +316,15 @@ struct DualSolver::State {
       const double began = now();
       SolvedLabel solved[kLanes];
       descend(rng, false);
-      const uint32_t done = check(solved);
-      if (done) write_out(done, prune, solved);
-      const double share = (now() - began) / std::popcount(view.live);
-      for (int l = 0; l < kLanes; ++l) {
-        if (lane[l].busy) lane[l].seconds += share;
-        if (done >> l & 1u) solved[l].report.seconds = lane[l].seconds;
-      }
-      for (int l = 0; l < kLanes; ++l) {
-        if (done >> l & 1u) sink(lane[l].label, std::move(solved[l]));
-      }
-      release(done);
+      const uint32_t done = full_pass(solved);
+      if (done) weights.take(view, done, prune, g.data(), solved);  // g is free until the next gradient
+      const double seconds = (now() - began) / std::popcount(view.live);
+      for_lanes(view.live, [&](int l) { lane[l].seconds += seconds; });
+      for_lanes(done, [&](int l) {
+        solved[l].report.seconds = lane[l].seconds;
+        sink(lane[l].label, std::move(solved[l]));
+        release(l);
+      });
     }
   }
 };
@@ -437,24 +338,23 @@ void DualSolver::solve(const int32_t* labels, int64_t count, const PruneRule& pr
   state_->run(labels, count, prune, seed, sink);
 }
 
-DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X) {
+DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures& X) {
   DualStart out;
-  out.w.assign(static_cast<size_t>(X.D), 0.f);
-  out.alpha.assign(static_cast<size_t>(X.n), 0.f);
+  out.w.assign(X.D, 0.f);
+  out.alpha.assign(X.n, 0.f);
   if (X.n == 0) return out;
   DualSolver::State s(problem, X, out);
   Rng rng(problem.seed);
-  const int32_t none = -1;
   int64_t next = 0;
-  s.refill(&none, 1, &next, 0.1);
-  s.working.resize(static_cast<size_t>(X.n));
+  s.refill(&kNoLabel, 1, &next, 0.1);
+  s.working.resize(X.n);
   std::iota(s.working.begin(), s.working.end(), 0);
   SolvedLabel solved[kLanes];
   do {
     s.descend(rng, true);
-  } while (!s.check(solved));
+  } while (!s.full_pass(solved));
   out.report = solved[0].report;
-  std::vector<double> w(static_cast<size_t>(X.D), 0.0);
+  std::vector<double> w(X.D, 0.0);
   for (int64_t i = 0; i < X.n; ++i) {
     const float a = s.alpha[i * kLanes];
     if (!(a > 0)) continue;
@@ -462,7 +362,7 @@ DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X) {
     out.rows.push_back(static_cast<int32_t>(i));
     for_entries(X, i, [&](int64_t j, float v) { w[j] -= static_cast<double>(a) * v; });
   }
-  for (int64_t j = 0; j < X.D; ++j) out.w[j] = static_cast<float>(w[j]);
+  out.w.assign(w.begin(), w.end());
   if (X.bias != 0) out.w[X.D - 1] = s.bias_weight(0);
   out.balance = s.balance[0];
   return out;
@@ -470,10 +370,10 @@ DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X) {
 
 DualStart bias_alone(const PreparedFeatures& X) {
   DualStart out;
-  out.w.assign(static_cast<size_t>(X.D), 0.f);
-  out.alpha.assign(static_cast<size_t>(X.n), 0.f);
+  out.w.assign(X.D, 0.f);
+  out.alpha.assign(X.n, 0.f);
   out.w.back() = -1 / X.bias;
   return out;
 }
 
-}  // namespace xmc
+}  // namespace xmc::linear

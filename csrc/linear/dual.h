@@ -6,25 +6,24 @@
 // Rounds: (1) coordinate descent on a working set of rows shared by the lanes, reshuffled every epoch: one
 // epoch in a label's first round (its positives and the rows of the shared start), later to a tightening
 // tolerance; (2) one pass over all rows, which finds the violators and the exact primal gradient; a label's
-// first pass takes the steps of an epoch on its way, so that fewer rows violate. A lane
-// whose gradient meets the stopping rule is pruned and written out, and the next label takes the lane. The
-// rule alone is loose for frequent labels; f is 1-strongly convex, |w - w*| <= |g|, so
-// |g| <= min(20 eps, 200 eps^1.5) |w| is asked as well, for eight rounds more at most.
-// Every label starts from the same w and alpha (DualStart), solved once; with a bias (bias.h) from w = 0 and
-// a guess of the bias's weight.
+// first pass takes the steps of an epoch as it goes, so that fewer rows violate. A lane whose gradient meets
+// the stopping rule is pruned and written out, and the next label takes the lane. The rule alone is loose for
+// frequent labels; f is 1-strongly convex, |w - w*| <= |g|, so |g| <= min(20 tol, 200 tol^1.5) |w| is
+// required as well, for kCloser rounds more at most.
+// Every label starts from the same w and alpha (DualStart): without a bias from the solution of the problem
+// without positives, with one (bias.h) from w = 0 and a guess of the bias's weight.
 //
 // The result depends on the labels given to solve() and their order, never on threads.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "linear/prepare.h"
 #include "linear/problem.h"
 
-namespace xmc {
+namespace xmc::linear {
 
 struct DualStart {
   std::vector<float> w;       // D
@@ -34,15 +33,6 @@ struct DualStart {
   LabelReport report;         // of this problem
 };
 
-struct SolvedLabel {
-  std::vector<int32_t> features;  // the caller's ids, ascending
-  std::vector<float> weights;
-  LabelReport report;
-};
-// Keeps the `top` weights of largest absolute value (0 = all), among equal ones the lower feature.
-void keep_largest(SolvedLabel& label, int64_t top);
-using LabelSink = std::function<void(int64_t label, SolvedLabel&& solved)>;
-
 // Memory of one thread: O(16 (n + D)).
 class DualSolver {
  public:
@@ -51,8 +41,8 @@ class DualSolver {
   DualSolver(const DualSolver&) = delete;
   DualSolver& operator=(const DualSolver&) = delete;
 
-  // Solves labels[0, count) in the given order (neighbours share lanes); a label of -1 is the one without
-  // positives. The sink gets each label as soon as it is done.
+  // Solves labels[0, count) in the given order (neighbours share lanes). The sink gets each label as soon as
+  // it is done.
   void solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
              const LabelSink& sink);
 
@@ -62,10 +52,10 @@ class DualSolver {
   std::unique_ptr<State> state_;
 };
 
-// The all-negative problem, solved to a tenth of eps.
-DualStart solve_start(const LinearProblem& problem, const PreparedFeatures& X);
+// The problem without positives, solved to a tenth of tol.
+DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures& X);
 
 // Where labels start when rows have a bias: its weight alone, all rows at the negatives' margin.
 DualStart bias_alone(const PreparedFeatures& X);
 
-}  // namespace xmc
+}  // namespace xmc::linear

@@ -1,60 +1,55 @@
+#include "linear/dual_kernels.h"
 #include "linear/lane_rows.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::linear::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 constexpr uint32_t kVecMask = (1u << kWidth) - 1;
-constexpr int64_t kFlush = 128;  // float sums are added to double ones after so many terms
-
-XMC_INLINE void flush(double* total, Line& part) {
-  float x[kLanes];
-  store_line(x, part);
-  for (int l = 0; l < kLanes; ++l) total[l] += static_cast<double>(x[l]);
-  part = zero_line();
-}
 XMC_INLINE uint32_t bits(uint32_t mask, int k) {
   return (mask >> (k * kWidth)) & kVecMask;
 }
 
 // The bias's weights; anything finite without a bias.
-XMC_INLINE Line bias_weight(const Lanes& s) {
-  return s.bias != 0 ? load_line(s.w + (s.D - 1) * kLanes) : zero_line();
+XMC_INLINE LaneVector bias_weight(const LaneGroup& s) {
+  return s.x.bias != 0 ? load_lanes(s.w + (s.D - 1) * kLanes) : zero_lanes();
 }
 
 template <class Rows>
-int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
-  const Rows rows(s);
-  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
-  const Line slight = load_line(s.slight);
+int64_t epoch(const LaneGroup& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
+  const Rows rows(s.x);
+  const LaneVector hp = load_lanes(s.half_inverse_positive);
+  const vf hn = splat(s.half_inverse_negative);
+  const LaneVector slight = load_lanes(s.slight);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
-  const vf bias = splat(s.bias);
-  Line total = zero_line(), balance = load_line(s.balance), b = bias_weight(s), bias_step, hp2 = hp, hn2 = hn;
+  const vf bias = splat(s.x.bias);
+  LaneVector total = zero_lanes(), balance = load_lanes(s.balance), b = bias_weight(s), bias_step, hp2, hn2;
   for (int k = 0; k < kVecs; ++k) {
     bias_step.v[k] = bias * load(s.bias_share + k * kWidth);
     hp2.v[k] = fma(bias, bias_step.v[k], hp.v[k]);
-    hn2.v[k] = fma(bias, bias_step.v[k], hn.v[k]);
+    hn2.v[k] = fma(bias, bias_step.v[k], hn);
   }
   int64_t kept = 0;
   const bool look_ahead = s.look_ahead && count >= kMany;
   const vf delayed = splat(look_ahead ? kDelayed : 0.f);
-  Line ahead = count > 0 ? rows.dot(order[0], s.w) : zero_line();
+  LaneVector ahead = count > 0 ? rows.dot(order[0], s.w) : zero_lanes();
   for (int64_t q = 0; q < count; ++q) {
     const int64_t i = order[q];
     const int64_t next = order[q + 2 < count ? q + 2 : q];
     rows.fetch(next);
     prefetch(s.alpha + next * kLanes);
-    prefetch(s.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
-    const Line z = ahead;
+    prefetch(s.x.rows + order[q + 5 < count ? q + 5 : q]);  // or `fetch` waits for it three rows later
+    const LaneVector z = ahead;
     const int64_t follows = order[q + 1 < count ? q + 1 : q];
     float* alpha = s.alpha + i * kLanes;
-    const vf norm2 = splat(s.rows[i].norm2);
+    const vf norm2 = splat(s.x.rows[i].norm2);
     const uint32_t positive = s.positive[i];
     uint32_t moving = 0;
-    Line step, after;
+    LaneVector step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k);
       const vf a = load(alpha + k * kWidth);
-      const vf h = select(pos, hp.v[k], hn.v[k]);
+      const vf h = select(pos, hp.v[k], hn);
       const vf zb = fma(bias, b.v[k], z.v[k]);
       const vf sz = select(pos, zb, zero - zb);
       const vf G = fma(a, h, sz - one);
@@ -67,7 +62,7 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
       moving |= gt(max(P, zero - P), slight.v[k]) << (k * kWidth);
     }
     if (moving) {
-      store_line(alpha, after);
+      store_lanes(alpha, after);
       for (int k = 0; k < kVecs; ++k) {
         balance.v[k] = balance.v[k] + step.v[k];
         b.v[k] = fma(bias_step.v[k], step.v[k], b.v[k]);
@@ -81,38 +76,39 @@ int64_t epoch(const Lanes& s, int32_t* order, int64_t count, uint32_t open, floa
     }
     if (moving & open) order[kept++] = static_cast<int32_t>(i);
   }
-  store_line(violation2, total);
-  store_line(s.balance, balance);
-  if (s.bias != 0) store_line(s.w + (s.D - 1) * kLanes, b);
+  store_lanes(violation2, total);
+  store_lanes(s.balance, balance);
+  if (s.x.bias != 0) store_lanes(s.w + (s.D - 1) * kLanes, b);
   return kept;
 }
 
 template <class Rows>
-void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
-  const Rows rows(s);
-  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
+void pass(const LaneGroup& s, uint8_t* flags, PassResult& out) {
+  const Rows rows(s.x);
+  const LaneVector hp = load_lanes(s.half_inverse_positive);
+  const vf hn = splat(s.half_inverse_negative);
   const vf zero = splat(0.f), one = splat(1.f), damping = splat(1.f / kRelaxation);
   const vf outside = splat(-kNear), margin = splat(-1.f - kNear);
-  const Line b = bias_weight(s);
-  const vf bias = splat(s.bias);
-  Line violation = zero_line(), balance = zero_line();
+  const LaneVector b = bias_weight(s);
+  const vf bias = splat(s.x.bias);
+  LaneVector violation = zero_lanes(), balance = zero_lanes();
   int64_t count = 0;
   for (int l = 0; l < kLanes; ++l) out.violation2[l] = out.balance[l] = 0;
   for (int64_t i = 0; i < s.n; ++i) {
-    Line z = rows.dot(i, s.w);
+    LaneVector z = rows.dot(i, s.w);
     for (int k = 0; k < kVecs; ++k) z.v[k] = fma(bias, b.v[k], z.v[k]);
     uint32_t inside = 0;
     for (int k = 0; k < kVecs; ++k) inside |= gt(z.v[k], margin) << (k * kWidth);
     if (!flags[i] && !(inside & s.live)) continue;
     const uint32_t positive = s.positive[i];
-    const vf norm2 = splat(s.rows[i].norm2);
+    const vf norm2 = splat(s.x.rows[i].norm2);
     uint32_t needed = 0, moved = 0;
     float* slacks = out.slacks + count * kLanes;
-    Line step, after;
+    LaneVector step, after;
     for (int k = 0; k < kVecs; ++k) {
       const uint32_t pos = bits(positive, k), live = bits(s.live, k);
       const vf a = load(s.alpha + i * kLanes + k * kWidth);
-      const vf h = select(pos, hp.v[k], hn.v[k]);
+      const vf h = select(pos, hp.v[k], hn);
       const vf slack = one - select(pos, z.v[k], zero - z.v[k]);
       const uint32_t on = (gt(slack, outside) | gt(a, zero)) & live;
       const vf G = select(on, a * h - max(slack, zero), zero);
@@ -128,7 +124,7 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
       moved |= eager;
     }
     if (moved) {
-      store_line(s.alpha + i * kLanes, after);
+      store_lanes(s.alpha + i * kLanes, after);
       rows.axpy(i, step, s.w);
     }
     if (needed) {
@@ -148,16 +144,18 @@ void pass(const Lanes& s, uint8_t* flags, PassResult& out) {
 }
 
 // -2 C c_i s_i max(0, slack) of found row u when the bias moves all z by `shift`; *slacks gets max(0, slack).
-XMC_INLINE Line coefficient(const Lanes& s, const PassResult& p, int64_t u, const Line& shift, Line* slacks) {
+XMC_INLINE LaneVector coefficient(const LaneGroup& s, const PassResult& p, int64_t u, const LaneVector& shift,
+                                  LaneVector* slacks) {
   const uint32_t positive = s.positive[p.rows[u]];
-  const Line hp = load_line(s.half_inverse_positive), hn = load_line(s.half_inverse_negative);
+  const LaneVector hp = load_lanes(s.half_inverse_positive);
+  const vf hn = splat(s.half_inverse_negative);
   const vf zero = splat(0.f);
-  Line c;
+  LaneVector c;
   for (int k = 0; k < kVecs; ++k) {
     const uint32_t pos = bits(positive, k);
     const vf slack = load(p.slacks + u * kLanes + k * kWidth);
     slacks->v[k] = max(select(pos, slack - shift.v[k], slack + shift.v[k]), zero);
-    const vf size = slacks->v[k] / select(pos, hp.v[k], hn.v[k]);
+    const vf size = slacks->v[k] / select(pos, hp.v[k], hn);
     c.v[k] = select(pos, zero - size, size);
   }
   return c;
@@ -165,14 +163,14 @@ XMC_INLINE Line coefficient(const Lanes& s, const PassResult& p, int64_t u, cons
 
 // A Newton step of the bias's weight alone: multipliers that lag behind it add up in its gradient. At most as
 // far as the pass has seen the rows.
-Line center(const Lanes& s, const PassResult& p, uint32_t wanted) {
+LaneVector center(const LaneGroup& s, const PassResult& p, uint32_t wanted) {
   const vf zero = splat(0.f);
   double slope[kLanes] = {}, curvature[kLanes] = {};
-  Line slopes = zero_line(), curvatures = zero_line();
+  LaneVector slopes = zero_lanes(), curvatures = zero_lanes();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
-    Line slack;
-    const Line c = coefficient(s, p, u, zero_line(), &slack);
+    LaneVector slack;
+    const LaneVector c = coefficient(s, p, u, zero_lanes(), &slack);
     for (int k = 0; k < kVecs; ++k) {
       slopes.v[k] = slopes.v[k] + c.v[k];
       const vf size = max(c.v[k], zero - c.v[k]);
@@ -186,39 +184,40 @@ Line center(const Lanes& s, const PassResult& p, uint32_t wanted) {
   flush(slope, slopes);
   flush(curvature, curvatures);
   float* b = s.w + (s.D - 1) * kLanes;
-  const double bias = static_cast<double>(s.bias);
+  const double bias = static_cast<double>(s.x.bias);
   float shift[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const double most = static_cast<double>(kNear);
     const double z = -bias * (static_cast<double>(b[l]) + bias * slope[l]) / (1 + bias * bias * curvature[l]);
     shift[l] = wanted >> l & 1u ? static_cast<float>(z > most ? most : z < -most ? -most : z) : 0.f;
-    b[l] += shift[l] / s.bias;
+    b[l] += shift[l] / s.x.bias;
   }
-  return load_line(shift);
+  return load_lanes(shift);
 }
 
 template <class Rows>
-void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2, double* w_norm2) {
-  const Rows rows(s);
-  const Line shift = s.bias != 0 ? center(s, p, wanted) : zero_line();
+void gradient(const LaneGroup& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2,
+              double* w_norm2) {
+  const Rows rows(s.x);
+  const LaneVector shift = s.x.bias != 0 ? center(s, p, wanted) : zero_lanes();
   for (int l = 0; l < kLanes; ++l) g_norm2[l] = w_norm2[l] = p.loss[l] = 0;
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
-    Line part = zero_line();
+    LaneVector part = zero_lanes();
     for (int64_t t = j; t < end; ++t) {
-      const Line w = load_line(s.w + t * kLanes);
-      store_line(g + t * kLanes, w);
+      const LaneVector w = load_lanes(s.w + t * kLanes);
+      store_lanes(g + t * kLanes, w);
       for (int k = 0; k < kVecs; ++k) part.v[k] = fma(w.v[k], w.v[k], part.v[k]);
     }
     flush(w_norm2, part);
   }
   double slope[kLanes] = {}, rows_inside[kLanes] = {};
   const vf zero = splat(0.f), one = splat(1.f);
-  Line slopes = zero_line(), loss = zero_line(), active = zero_line();
+  LaneVector slopes = zero_lanes(), loss = zero_lanes(), active = zero_lanes();
   for (int64_t u = 0; u < p.count; ++u) {
     if (!(p.masks[u] & wanted)) continue;
-    Line slack;
-    const Line c = coefficient(s, p, u, shift, &slack);
+    LaneVector slack;
+    const LaneVector c = coefficient(s, p, u, shift, &slack);
     rows.axpy(p.rows[u], c, g);
     for (int k = 0; k < kVecs; ++k) {
       slopes.v[k] = slopes.v[k] + c.v[k];
@@ -238,15 +237,15 @@ void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* 
     p.loss[l] *= 0.5;
     p.active[l] = static_cast<int64_t>(rows_inside[l]);
   }
-  if (s.bias != 0) {
+  if (s.x.bias != 0) {
     float* last = g + (s.D - 1) * kLanes;
-    for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(s.bias * slope[l]);
+    for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(s.x.bias * slope[l]);
   }
   for (int64_t j = 0; j < s.D; j += kFlush) {
     const int64_t end = j + kFlush < s.D ? j + kFlush : s.D;
-    Line part = zero_line();
+    LaneVector part = zero_lanes();
     for (int64_t t = j; t < end; ++t) {
-      const Line v = load_line(g + t * kLanes);
+      const LaneVector v = load_lanes(g + t * kLanes);
       for (int k = 0; k < kVecs; ++k) part.v[k] = fma(v.v[k], v.v[k], part.v[k]);
     }
     flush(g_norm2, part);
@@ -254,8 +253,8 @@ void gradient(const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* 
 }
 
 template <class Rows>
-void add_row(const Lanes& s, int64_t i, int lane, float scale) {
-  Rows(s).add(i, scale, s.w + lane);
+void add_row(const LaneGroup& s, int64_t i, int lane, float scale) {
+  Rows(s.x).add(i, scale, s.w + lane);
 }
 
 void fill(float* m, const float* start, int64_t count, uint32_t mask) {
@@ -268,7 +267,8 @@ void fill(float* m, const float* start, int64_t count, uint32_t mask) {
   }
 }
 
-int64_t select_features(const Lanes& s, uint32_t mask, float threshold, int32_t* features, uint16_t* masks) {
+int64_t select_features(const LaneGroup& s, uint32_t mask, float threshold, int32_t* features,
+                        uint16_t* masks) {
   const vf high = splat(threshold), zero = splat(0.f);
   int64_t count = 0;
   for (int64_t j = 0; j < s.D; ++j) {
@@ -285,22 +285,26 @@ int64_t select_features(const Lanes& s, uint32_t mask, float threshold, int32_t*
   return count;
 }
 
-// The dispatch between sparse and dense rows, once per call.
-#define XMC_BY_LAYOUT(name, parameters, arguments)                           \
-  auto name##_any parameters {                                               \
-    return s.dense ? name<DenseRows> arguments : name<SparseRows> arguments; \
-  }
-XMC_BY_LAYOUT(epoch, (const Lanes& s, int32_t* order, int64_t count, uint32_t open, float* violation2),
-              (s, order, count, open, violation2))
-XMC_BY_LAYOUT(pass, (const Lanes& s, uint8_t* flags, PassResult& out), (s, flags, out))
-XMC_BY_LAYOUT(gradient, (const Lanes& s, PassResult& p, uint32_t wanted, float* g, double* gg, double* ww),
-              (s, p, wanted, g, gg, ww))
-XMC_BY_LAYOUT(add_row, (const Lanes& s, int64_t i, int lane, float scale), (s, i, lane, scale))
+int64_t any_epoch(const LaneGroup& s, int32_t* order, int64_t count, uint32_t open, float* violation2) {
+  return s.x.dense ? epoch<DenseRows>(s, order, count, open, violation2)
+                   : epoch<SparseRows>(s, order, count, open, violation2);
+}
+void any_pass(const LaneGroup& s, uint8_t* flags, PassResult& out) {
+  s.x.dense ? pass<DenseRows>(s, flags, out) : pass<SparseRows>(s, flags, out);
+}
+void any_gradient(const LaneGroup& s, PassResult& p, uint32_t wanted, float* g, double* g_norm2,
+                  double* w_norm2) {
+  s.x.dense ? gradient<DenseRows>(s, p, wanted, g, g_norm2, w_norm2)
+            : gradient<SparseRows>(s, p, wanted, g, g_norm2, w_norm2);
+}
+void any_add_row(const LaneGroup& s, int64_t i, int lane, float scale) {
+  s.x.dense ? add_row<DenseRows>(s, i, lane, scale) : add_row<SparseRows>(s, i, lane, scale);
+}
 
 }  // namespace
 
 extern const DualKernels dual_kernels_table;
-const DualKernels dual_kernels_table = {&epoch_any, &pass_any,        &gradient_any,
-                                        &fill,      &select_features, &add_row_any};
+const DualKernels dual_kernels_table = {&any_epoch, &any_pass,        &any_gradient,
+                                        &fill,      &select_features, &any_add_row};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::linear::XMC_SIMD_NS

@@ -1,43 +1,33 @@
 // The inner loops of the blocked dual solver (dual.h), one table per instruction set.
 //
-// Sixteen labels ("lanes") are solved at once. Feature-major layout: w[j][lane], alpha[i][lane], so that one
-// stored entry (id, value) of a row feeds sixteen multiply-adds. `live` and other masks have bit l for lane
-// l.
+// A lane group of sixteen labels is solved at once. Feature-major layout: w[j][lane], alpha[i][lane], so that
+// one stored entry (id, value) of a row feeds sixteen multiply-adds. `live` and other masks have bit l for
+// lane l.
 #pragma once
 
 #include <cstdint>
 
 #include "core/simd.h"
-#include "linear/row_ref.h"
+#include "linear/dual_tuning.h"
+#include "linear/rows_view.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-inline constexpr int kLanes = 16;
-inline constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
-inline constexpr float kRelaxation = 1.2f;  // over-relaxed steps (any in (0, 2) converges): fewer epochs
-inline constexpr float kDelayed = 1.05f;    // more than 1: see epoch
-inline constexpr int64_t kMany = 64;        // rows of an epoch that may look ahead
-inline constexpr float kNear = 0.01f;       // how far outside the margin a full pass keeps rows
-
-struct Lanes {
+struct LaneGroup {
   int64_t n = 0;
   int64_t D = 0;
-  const RowRef* rows = nullptr;
-  const uint16_t* ids = nullptr;
-  const float* values = nullptr;
-  const float* dense = nullptr;        // n x D; null when sparse
-  float bias = 0;                      // the last feature of every row, 0: none (prepare.h)
-  const float* bias_share = nullptr;   // kLanes: how far steps move its weight (dual.h)
-  const float* slight = nullptr;       // kLanes: projected gradients that an epoch leaves as they are
-  float* w = nullptr;                  // D x kLanes
-  float* balance = nullptr;            // kLanes: sum_i alpha_i s_i
-  float* alpha = nullptr;              // n x kLanes
-  const uint16_t* positive = nullptr;  // n: bit l set when row i has the label of lane l
+  RowsView x;
+  const float* bias_share = nullptr;             // kLanes: how far steps move the bias's weight (dual.h)
+  const float* slight = nullptr;                 // kLanes: projected gradients that an epoch skips
+  float* w = nullptr;                            // D x kLanes
+  float* balance = nullptr;                      // kLanes: sum_i alpha_i s_i
+  float* alpha = nullptr;                        // n x kLanes
+  const uint16_t* positive = nullptr;            // n: bit l set when row i has the label of lane l
   const float* half_inverse_positive = nullptr;  // kLanes: 1 / (2 C c+) of the lane's label
-  const float* half_inverse_negative = nullptr;  // kLanes: 1 / (2 C c-)
+  float half_inverse_negative = 1;               // 1 / (2 C)
   bool look_ahead = false;                       // rows are little alike
   uint32_t live = 0;
-  uint32_t eager = 0;  // lanes that a full pass moves on as it goes
+  uint32_t eager = 0;  // lanes in which a full pass takes the steps of an epoch
 };
 
 // What a full pass finds out at the current w.
@@ -48,7 +38,7 @@ struct PassResult {
   int64_t count = 0;
   double violation2[kLanes] = {};  // sum of squared projected dual gradients
   double balance[kLanes] = {};     // sum_i alpha_i s_i
-  // Of the lanes whose gradient was asked for:
+  // Of the lanes whose gradient was required:
   double loss[kLanes] = {};     // C sum c_i max(0, 1 - s_i z_i)^2
   int64_t active[kLanes] = {};  // rows inside the margin
 };
@@ -58,26 +48,27 @@ struct DualKernels {
   //   G = s z - 1 + alpha / (2 C c),  alpha <- max(0, alpha - G / Q), Q = (|x|^2 + 1 / (2 C c)) /
   //   kRelaxation, w += s d(alpha) x, of the bias's weight only the share `bias_share`; balance += s d(alpha)
   // With look_ahead and kMany rows the next row's dot product is taken while this row's step is stored, and
-  // sees a part of it; rows that are alike would swing up then unless Q > |x|^2, so Q >= kDelayed
+  // sees a part of it; rows that are alike would oscillate then unless Q > |x|^2, so Q >= kDelayed
   // |x|^2. A row whose G is `slight` in every lane takes no step. Rows where it is in every lane of `open`
-  // are dropped from order; the number of those kept comes back. violation2[kLanes] gets the sum of squared
+  // are dropped from order; the number of those kept is returned. violation2[kLanes] gets the sum of squared
   // projected gradients as they were met.
-  int64_t (*epoch)(const Lanes& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
+  int64_t (*epoch)(const LaneGroup& lanes, int32_t* order, int64_t count, uint32_t open, float* violation2);
   // Visits every row. flags[i] != 0 marks rows that may have alpha > 0 or a positive; cleared where neither.
   // Lanes in `eager` take an epoch's step at each row (the bias's weight stays); of them only rows, masks and
   // balance are of use.
-  void (*pass)(const Lanes& lanes, uint8_t* flags, PassResult& out);
+  void (*pass)(const LaneGroup& lanes, uint8_t* flags, PassResult& out);
   // g = w - sum_i 2 C c_i s_i max(0, slack_i) x_i of the lanes in `wanted`; squared norms of g and w. A
   // bias's weight first moves to where its part of g is about 0, by kNear / bias at most.
-  void (*gradient)(const Lanes& lanes, PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
+  void (*gradient)(const LaneGroup& lanes, PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
                    double* w_norm2);
   // m[i][lane] = start[i] for the lanes of `mask`, i < count.
   void (*fill)(float* m, const float* start, int64_t count, uint32_t mask);
   // Features with |w| >= threshold in a lane of `mask`, ascending, and in which lanes; returns their number.
-  int64_t (*select)(const Lanes& lanes, uint32_t mask, float threshold, int32_t* features, uint16_t* masks);
+  int64_t (*select)(const LaneGroup& lanes, uint32_t mask, float threshold, int32_t* features,
+                    uint16_t* masks);
   // w[lane] += scale * x_i for one lane, without the bias.
-  void (*add_row)(const Lanes& lanes, int64_t i, int lane, float scale);
+  void (*add_row)(const LaneGroup& lanes, int64_t i, int lane, float scale);
 };
 XMC_SIMD_TABLE(DualKernels, dual_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::linear

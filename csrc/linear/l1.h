@@ -6,45 +6,47 @@
 // a feature at zero that is far from moving is shrunk away until the rest has converged (Yuan, Chang, Hsieh,
 // Lin 2010, "A comparison of optimization methods ... L1-regularized linear classification", section 4).
 // Stop when the violation of optimality, summed over a sweep of all features, is at most
-// eps max(min(#pos, #neg), 1) / n times that of the first sweep: LIBLINEAR's rule.
+// tol max(min(#pos, #neg), 1) / n times that of the first sweep: LIBLINEAR's rule.
 //
-// Needs X by columns, once per fit. Memory per thread: O(n + D).
+// Needs X by columns, once per fit. Features are in the caller's numbering.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "linear/problem.h"
+#include "linear/prepare.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-// What all labels of a fit share: X by columns. The views of `problem` must outlive it.
-struct L1Fit {
-  LinearProblem problem;
+// X by columns, with the bias.
+struct L1Columns {
   std::vector<int64_t> begin;  // D + 1
   std::vector<int32_t> rows;   // nnz
   std::vector<float> values;   // nnz
   std::vector<double> norm2;   // D: sum_i x_ij^2
-  std::vector<float> base_w;   // solution without positives at cost 1, D; empty when no label needs it
-  LabelReport base_report;
 };
-L1Fit prepare_l1(const LinearProblem& problem);
+L1Columns l1_columns(const PreparedFeatures& X);
+std::vector<MemoryRange> memory_of(const L1Columns& columns);  // for NumaReplicas
 
-// The memory of one thread.
-struct L1Scratch {
-  std::vector<double> slack;    // n: 1 - s_i w.x_i
-  std::vector<double> cost;     // n: C c_i
-  std::vector<int8_t> sign;     // n
-  std::vector<double> w;        // D
-  std::vector<double> bound;    // D: sum_i C c_i x_ij^2
-  std::vector<int32_t> active;  // D: features in play first
+// Memory of one thread: O(n + D).
+class L1Solver {
+ public:
+  L1Solver(const LinearProblem& problem, const PreparedFeatures& X, const L1Columns& columns);
+  ~L1Solver();
+  L1Solver(const L1Solver&) = delete;
+  L1Solver& operator=(const L1Solver&) = delete;
+
+  // Solves labels[0, count). Of a report outer_iterations counts sweeps, inner_iterations steps of a
+  // coordinate, gradient_norm is the violation of the last sweep. The result of a label depends on the label
+  // only, not on the others; the seed is not used (that of the problem is).
+  void solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
+             const LabelSink& sink);
+  BaseSolution solve_base();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
-// Solves the labels given, on the calling thread, and appends their pruned weights to `out` in the order
-// given; reports[k] is about labels[k]: outer_iterations counts sweeps, inner_iterations steps of a
-// coordinate, gradient_norm is the violation of the last sweep. The result of a label depends on the label
-// only, not on the others.
-void solve_l1(const L1Fit& fit, const int32_t* labels, int64_t count, const PruneRule& prune,
-              L1Scratch& scratch, LabelWeights* out, LabelReport* reports);
-
-}  // namespace xmc
+}  // namespace xmc::linear

@@ -1,17 +1,17 @@
-// Rows of X against sixteen lanes (dual_kernels.h): dot products and steps. For dual.simd.cpp only.
+// Rows of X (prepare.h) against a lane group: dot products and updates, without the bias. For *.simd.cpp only.
 #pragma once
 
-#include "linear/dual_kernels.h"
-#include "linear/line.h"
+#include "linear/lanes.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::linear::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 static_assert(kVecs * kWidth == kLanes);
 constexpr int kUnroll = kVecs == 1 ? 8 : kVecs == 2 ? 4 : 1;
 
 XMC_INLINE int64_t wide_id(const uint16_t* id) {
-  return static_cast<int64_t>(id[0]) | static_cast<int64_t>(id[1]) << 16;
+  return int64_t{id[0]} | int64_t{id[1]} << 16;
 }
 
 static_assert(kPad % kUnroll == 0);
@@ -32,8 +32,8 @@ XMC_INLINE vf sum(const Sums& acc, int k) {
   }
 }
 
-XMC_INLINE Line sum(const Sums& acc) {
-  Line z;
+XMC_INLINE LaneVector sum(const Sums& acc) {
+  LaneVector z;
   for (int k = 0; k < kVecs; ++k) z.v[k] = sum<0, kUnroll>(acc, k);
   return z;
 }
@@ -42,36 +42,35 @@ struct SparseRows {
   const RowRef* rows;
   const uint16_t* ids;
   const float* values;
-  explicit SparseRows(const Lanes& s) : rows(s.rows), ids(s.ids), values(s.values) {}
+  explicit SparseRows(const RowsView& x) : rows(x.rows), ids(x.ids), values(x.values) {}
 
-  // A row on its way through its entries.
-  struct Walk {
+  struct Segment {  // the stored entries of one row
     const uint16_t* id;
     const float* value;
     int32_t stored, tail;
   };
-  XMC_INLINE Walk walk(int64_t i) const {
+  XMC_INLINE Segment segment(int64_t i) const {
     const RowRef row = rows[i];
     return {ids + row.id, values + row.value, row.stored, row.tail};
   }
   // Entries [t, t + kUnroll) of the head: acc += x m.
-  XMC_INLINE static void read(const Walk& row, int32_t t, const float* m, Sums& acc) {
+  XMC_INLINE static void read(const Segment& row, int32_t t, const float* m, Sums& acc) {
     for (int u = 0; u < kUnroll; ++u) {
-      const float* p = m + static_cast<int64_t>(row.id[t + u]) * kLanes;
+      const float* p = m + int64_t{row.id[t + u]} * kLanes;
       const vf x = splat(row.value[t + u]);
       for (int k = 0; k < kVecs; ++k) acc[u][k] = fma(x, load(p + k * kWidth), acc[u][k]);
     }
   }
   // The same entries: m += c x, one after the other, for a padding id may be one of the row's as well.
-  XMC_INLINE static void write(const Walk& row, int32_t t, const Line& c, float* m) {
+  XMC_INLINE static void write(const Segment& row, int32_t t, const LaneVector& c, float* m) {
     for (int u = 0; u < kUnroll; ++u) add_entry(row.id[t + u], row.value[t + u], c, m);
   }
-  XMC_INLINE static void add_entry(int64_t j, float value, const Line& c, float* m) {
+  XMC_INLINE static void add_entry(int64_t j, float value, const LaneVector& c, float* m) {
     float* p = m + j * kLanes;
     const vf x = splat(value);
     for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(x, c.v[k], load(p + k * kWidth)));
   }
-  XMC_INLINE static Line finish_dot(const Walk& row, const float* m, Sums& acc) {
+  XMC_INLINE static LaneVector finish_dot(const Segment& row, const float* m, Sums& acc) {
     for (int32_t t = 0; t < row.tail; ++t) {
       const float* p = m + wide_id(row.id + row.stored + 2 * t) * kLanes;
       const vf x = splat(row.value[row.stored + t]);
@@ -79,22 +78,22 @@ struct SparseRows {
     }
     return sum(acc);
   }
-  XMC_INLINE static void finish_axpy(const Walk& row, const Line& c, float* m) {
+  XMC_INLINE static void finish_axpy(const Segment& row, const LaneVector& c, float* m) {
     for (int32_t t = 0; t < row.tail; ++t) {
       add_entry(wide_id(row.id + row.stored + 2 * t), row.value[row.stored + t], c, m);
     }
   }
 
-  XMC_INLINE Line dot(int64_t i, const float* m) const {
-    const Walk row = walk(i);
+  XMC_INLINE LaneVector dot(int64_t i, const float* m) const {
+    const Segment row = segment(i);
     Sums acc;
     clear(acc);
     for (int32_t t = 0; t < row.stored; t += kUnroll) read(row, t, m, acc);
     return finish_dot(row, m, acc);
   }
 
-  XMC_INLINE void axpy(int64_t i, const Line& c, float* m) const {
-    const Walk row = walk(i);
+  XMC_INLINE void axpy(int64_t i, const LaneVector& c, float* m) const {
+    const Segment row = segment(i);
     for (int32_t t = 0; t < row.stored; t += kUnroll) write(row, t, c, m);
     finish_axpy(row, c, m);
   }
@@ -102,8 +101,8 @@ struct SparseRows {
   static constexpr bool kExact = false;
   // axpy of row i and, between its stores, which alone would hold up what comes after them, the dot product
   // of row `next`: of the features they share it sees some before the step and some after it.
-  XMC_INLINE Line axpy_and_dot(int64_t i, const Line& c, int64_t next, float* m) const {
-    const Walk from = walk(i), to = walk(next);
+  XMC_INLINE LaneVector axpy_and_dot(int64_t i, const LaneVector& c, int64_t next, float* m) const {
+    const Segment from = segment(i), to = segment(next);
     Sums acc;
     clear(acc);
     int32_t t = 0;
@@ -121,7 +120,7 @@ struct SparseRows {
     const RowRef row = rows[i];
     const uint16_t* id = ids + row.id;
     const float* value = values + row.value;
-    for (int32_t t = 0; t < row.head; ++t) lane[static_cast<int64_t>(id[t]) * kLanes] += c * value[t];
+    for (int32_t t = 0; t < row.head; ++t) lane[int64_t{id[t]} * kLanes] += c * value[t];
     for (int32_t t = 0; t < row.tail; ++t) {
       lane[wide_id(id + row.stored + 2 * t) * kLanes] += c * value[row.stored + t];
     }
@@ -137,12 +136,11 @@ struct SparseRows {
 
 struct DenseRows {
   const float* x;
-  int64_t stride;
   int64_t D;  // without the bias
-  explicit DenseRows(const Lanes& s) : x(s.dense), stride(s.D), D(s.D - (s.bias != 0)) {}
+  explicit DenseRows(const RowsView& rows) : x(rows.dense), D(rows.width) {}
 
-  XMC_INLINE Line dot(int64_t i, const float* m) const {
-    const float* value = x + i * stride;
+  XMC_INLINE LaneVector dot(int64_t i, const float* m) const {
+    const float* value = x + i * D;
     Sums acc;
     clear(acc);
     int64_t j = 0;
@@ -161,8 +159,8 @@ struct DenseRows {
     return sum(acc);
   }
 
-  XMC_INLINE void axpy(int64_t i, const Line& c, float* m) const {
-    const float* value = x + i * stride;
+  XMC_INLINE void axpy(int64_t i, const LaneVector& c, float* m) const {
+    const float* value = x + i * D;
     for (int64_t j = 0; j < D; ++j) {
       float* p = m + j * kLanes;
       const vf v = splat(value[j]);
@@ -172,8 +170,8 @@ struct DenseRows {
 
   // All features are shared: the dot product is that after the step.
   static constexpr bool kExact = true;
-  XMC_INLINE Line axpy_and_dot(int64_t i, const Line& c, int64_t next, float* m) const {
-    const float *from = x + i * stride, *to = x + next * stride;
+  XMC_INLINE LaneVector axpy_and_dot(int64_t i, const LaneVector& c, int64_t next, float* m) const {
+    const float *from = x + i * D, *to = x + next * D;
     Sums acc;
     clear(acc);
     const auto entry = [&](int64_t j, int u) {
@@ -194,14 +192,14 @@ struct DenseRows {
   }
 
   XMC_INLINE void add(int64_t i, float c, float* lane) const {
-    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * stride + j];
+    for (int64_t j = 0; j < D; ++j) lane[j * kLanes] += c * x[i * D + j];
   }
 
   XMC_INLINE void fetch(int64_t i) const {
     const int64_t entries = D < 512 ? D : 512;
-    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * stride + j);
+    for (int64_t j = 0; j < entries; j += 16) prefetch(x + i * D + j);
   }
 };
 
 }  // namespace
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::linear::XMC_SIMD_NS

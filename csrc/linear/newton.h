@@ -14,10 +14,9 @@
 // instead of four: the rest is a tenth of the size), and the steps are those of textbook CG. That needs the
 // identity as preconditioner, and a diagonal one does not pay: on EURLex-4K, 8 labels from head to tail, no
 // bias / bias, 310 / 345 CG steps without, 290 / 415 with LIBLINEAR's 0.99 I + 0.01 diag(H), 358 / 789 with
-// diag(H) (bench/newton_preconditioner.py).
+// diag(H) (bench/speed/newton_preconditioner.py).
 //
-// Results depend on the labels given and their order only: the caller cuts the labels into batches, and any
-// number of threads may run batches at once, each with its own scratch.
+// Results depend on the labels given and their order only, never on threads.
 #pragma once
 
 #include <cstdint>
@@ -25,43 +24,41 @@
 #include <vector>
 
 #include "linear/init.h"
-#include "linear/problem.h"
+#include "linear/prepare.h"
 
-namespace xmc {
+namespace xmc::linear {
 
 enum class Loss : int32_t { squared_hinge = 0, logistic = 1 };
 
-// What all labels of a fit share. The views of `problem` (and `warm`) must outlive it.
+// What all labels of a fit share. The views must outlive it.
 struct NewtonFit {
-  LinearProblem problem;
+  const LinearProblem& problem;
   Loss loss = Loss::squared_hinge;
   InitRule init = InitRule::mean;
-  CsrView<int32_t, float> warm;  // labels x D, rule warm only
-  RowTotals totals;
-  std::vector<float> base_w;  // solution without positives at cost 1, D; empty when nothing needs it
+  CsrView<> warm;             // labels x D in the caller's numbering, rule warm only
+  std::vector<float> base_w;  // rule bias only: the solution without positives, D
   std::vector<float> base_z;  // X base_w, n
-  LabelReport base_report;
 };
-NewtonFit prepare_newton(const LinearProblem& problem, Loss loss, InitRule init,
-                         const CsrView<int32_t, float>& warm);
 
-// The memory of one thread: O(kLanes (n + D)).
-class NewtonScratch {
+// Memory of one thread: O(kLanes (n + D)).
+class NewtonSolver {
  public:
-  NewtonScratch();
-  ~NewtonScratch();
-  NewtonScratch(NewtonScratch&&) noexcept;
-  struct Memory;
-  Memory& memory() { return *memory_; }
+  NewtonSolver(const NewtonFit& fit, const PreparedFeatures& X);
+  ~NewtonSolver();
+  NewtonSolver(const NewtonSolver&) = delete;
+  NewtonSolver& operator=(const NewtonSolver&) = delete;
+
+  // Solves labels[0, count); the sink gets each label as soon as it is done. The seed is not used.
+  void solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
+             const LabelSink& sink);
+
+  struct State;
 
  private:
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<State> state_;
 };
 
-// Solves the labels given, on the calling thread, and appends their pruned weights to `out` in the order
-// given; reports[k] is about labels[k]. Labels without positives (negatives) get the shared all-negative
-// (all-positive) solution when their cost is 1.
-void solve_newton(const NewtonFit& fit, const int32_t* labels, int64_t count, const PruneRule& prune,
-                  NewtonScratch& scratch, LabelWeights* out, LabelReport* reports);
+// The solution without positives; *z (may be null) gets its scores, n.
+BaseSolution solve_newton_base(const NewtonFit& fit, const PreparedFeatures& X, std::vector<float>* z);
 
-}  // namespace xmc
+}  // namespace xmc::linear

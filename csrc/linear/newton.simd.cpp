@@ -1,97 +1,94 @@
-#include "linear/line.h"
+#include "linear/lane_rows.h"
 #include "linear/newton_kernels.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::linear::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
-static_assert(kVecs * kWidth == kLanes);
 constexpr int kDenseRows = kWidth == 16 ? 8 : 4;
-constexpr int64_t kAhead = 24;      // entries of a row whose line is asked for early: 8 % of all time
-constexpr int64_t kFloatRun = 128;  // rows summed in float before going to double
 
-XMC_INLINE Line operator*(const Line& a, const Line& b) {
-  Line c;
+XMC_INLINE LaneVector operator*(const LaneVector& a, const LaneVector& b) {
+  LaneVector c;
   for (int k = 0; k < kVecs; ++k) c.v[k] = a.v[k] * b.v[k];
   return c;
 }
-XMC_INLINE Line operator+(const Line& a, const Line& b) {
-  Line c;
+XMC_INLINE LaneVector operator+(const LaneVector& a, const LaneVector& b) {
+  LaneVector c;
   for (int k = 0; k < kVecs; ++k) c.v[k] = a.v[k] + b.v[k];
   return c;
 }
-XMC_INLINE Line operator-(const Line& a, const Line& b) {
-  Line c;
+XMC_INLINE LaneVector operator-(const LaneVector& a, const LaneVector& b) {
+  LaneVector c;
   for (int k = 0; k < kVecs; ++k) c.v[k] = a.v[k] - b.v[k];
   return c;
 }
-XMC_INLINE Line fma(const Line& a, const Line& b, const Line& c) {
-  Line d;
+XMC_INLINE LaneVector fma(const LaneVector& a, const LaneVector& b, const LaneVector& c) {
+  LaneVector d;
   for (int k = 0; k < kVecs; ++k) d.v[k] = fma(a.v[k], b.v[k], c.v[k]);
   return d;
 }
-// acc += x * p[0 .. kLanes)
-XMC_INLINE void add_scaled(Line& acc, float x, const float* p) {
-  const vf s = splat(x);
-  for (int k = 0; k < kVecs; ++k) acc.v[k] = fma(s, load(p + k * kWidth), acc.v[k]);
-}
-// p[0 .. kLanes) += x * c
-XMC_INLINE void add_scaled_to(float* p, float x, const Line& c) {
-  const vf s = splat(x);
-  for (int k = 0; k < kVecs; ++k) store(p + k * kWidth, fma(s, c.v[k], load(p + k * kWidth)));
-}
-XMC_INLINE void add_to(double* out, const Line& a) {
-  float lanes[kLanes];
-  store_line(lanes, a);
-  for (int l = 0; l < kLanes; ++l) out[l] += static_cast<double>(lanes[l]);
-}
-
 XMC_INLINE bool needed(const RowSet& rows, int64_t u, uint32_t live) {
   return !rows.mask || (rows.mask[u] & live) != 0;
 }
-XMC_INLINE Line scaled(const float* scale, int64_t u, const Line& a) {
-  return scale ? load_line(scale + u * kLanes) * a : a;
+XMC_INLINE LaneVector scaled(const float* scale, int64_t u, const LaneVector& a) {
+  return scale ? load_lanes(scale + u * kLanes) * a : a;
 }
 
+XMC_INLINE int64_t row_of(const RowSet& rows, int64_t u) {
+  return rows.ids ? int64_t{rows.ids[u]} : u;
+}
+
+// What the bias adds to every row's product.
+XMC_INLINE LaneVector bias_part(const RowSet& rows, const float* M) {
+  return rows.x.bias != 0 ? splat_lanes(rows.x.bias) * load_lanes(M + (rows.lines - 1) * kLanes)
+                          : zero_lanes();
+}
+
+// The sum of coefficients over rows, for the bias's line.
+class BiasSum {
+ public:
+  XMC_INLINE void add(const LaneVector& c) {
+    part_ = part_ + c;
+    if (++count_ % kFlush == 0) flush(total_, part_);
+  }
+  void finish(const RowSet& rows, float* M) {
+    if (rows.x.bias == 0) return;
+    flush(total_, part_);
+    float* last = M + (rows.lines - 1) * kLanes;
+    for (int l = 0; l < kLanes; ++l) last[l] += static_cast<float>(rows.x.bias * total_[l]);
+  }
+
+ private:
+  double total_[kLanes] = {};
+  LaneVector part_ = zero_lanes();
+  int64_t count_ = 0;
+};
+
 void sparse_product(const RowSet& rows, uint32_t live, const float* M, const float* scale, float* out) {
+  const SparseRows x(rows.x);
+  const LaneVector bias = bias_part(rows, M);
   for (int64_t u = 0; u < rows.count; ++u) {
-    Line a = zero_line();
-    if (needed(rows, u, live)) {
-      Line b = a, c = a, d = a;
-      int64_t t = rows.begin[u];
-      const int64_t end = rows.end[u];
-      const int32_t* ix = rows.indices;
-      const float* x = rows.values;
-      for (; t + 4 <= end; t += 4) {
-        add_scaled(a, x[t], M + int64_t{ix[t]} * kLanes);
-        add_scaled(b, x[t + 1], M + int64_t{ix[t + 1]} * kLanes);
-        add_scaled(c, x[t + 2], M + int64_t{ix[t + 2]} * kLanes);
-        add_scaled(d, x[t + 3], M + int64_t{ix[t + 3]} * kLanes);
-      }
-      for (; t < end; ++t) add_scaled(a, x[t], M + int64_t{ix[t]} * kLanes);
-      a = scaled(scale, u, (a + b) + (c + d));
-    }
-    store_line(out + u * kLanes, a);
+    LaneVector a = zero_lanes();
+    if (needed(rows, u, live)) a = scaled(scale, u, x.dot(row_of(rows, u), M) + bias);
+    store_lanes(out + u * kLanes, a);
   }
 }
 
 void sparse_add_transposed(const RowSet& rows, uint32_t live, const float* scale, const float* coef,
                            float* M) {
+  const SparseRows x(rows.x);
+  BiasSum bias;
   for (int64_t u = 0; u < rows.count; ++u) {
     if (!needed(rows, u, live)) continue;
-    const Line c = scaled(scale, u, load_line(coef + u * kLanes));
-    const int32_t* ix = rows.indices;
-    const float* x = rows.values;
-    int64_t t = rows.begin[u];
-    for (; t + kAhead < rows.end[u]; ++t) {
-      prefetch(M + int64_t{ix[t + kAhead]} * kLanes);
-      add_scaled_to(M + int64_t{ix[t]} * kLanes, x[t], c);
-    }
-    for (; t < rows.end[u]; ++t) add_scaled_to(M + int64_t{ix[t]} * kLanes, x[t], c);
+    const LaneVector c = scaled(scale, u, load_lanes(coef + u * kLanes));
+    x.axpy(row_of(rows, u), c, M);
+    bias.add(c);
   }
+  bias.finish(rows, M);
 }
 
 XMC_INLINE const float* dense_row(const RowSet& rows, int64_t u) {
-  return rows.dense + (rows.ids ? int64_t{rows.ids[u]} : u) * rows.cols;
+  return rows.x.dense + row_of(rows, u) * rows.x.width;
 }
 
 // The next rows from u that are needed, at most kDenseRows; returns how many, u moves past them.
@@ -105,118 +102,122 @@ XMC_INLINE int next_rows(const RowSet& rows, uint32_t live, int64_t& u, int64_t*
 
 void dense_product(const RowSet& rows, uint32_t live, const float* M, const float* scale, float* out) {
   if (rows.mask) {
-    for (int64_t u = 0; u < rows.count; ++u) store_line(out + u * kLanes, zero_line());
+    for (int64_t u = 0; u < rows.count; ++u) store_lanes(out + u * kLanes, zero_lanes());
   }
+  const LaneVector bias = bias_part(rows, M);
   int64_t block[kDenseRows];
   for (int64_t u = 0; u < rows.count;) {
     const int size = next_rows(rows, live, u, block);
     if (size == 0) return;
     const float* x[kDenseRows];
-    Line acc[kDenseRows];
+    LaneVector acc[kDenseRows];
     for (int r = 0; r < kDenseRows; ++r) {
       x[r] = dense_row(rows, block[r < size ? r : 0]);
-      acc[r] = zero_line();
+      acc[r] = bias;
     }
-    for (int64_t j = 0; j < rows.cols; ++j) {
-      const Line m = load_line(M + j * kLanes);
+    for (int64_t j = 0; j < rows.x.width; ++j) {
+      const LaneVector m = load_lanes(M + j * kLanes);
       for (int r = 0; r < kDenseRows; ++r) {
         const vf s = splat(x[r][j]);
         for (int k = 0; k < kVecs; ++k) acc[r].v[k] = fma(s, m.v[k], acc[r].v[k]);
       }
     }
-    for (int r = 0; r < size; ++r) store_line(out + block[r] * kLanes, scaled(scale, block[r], acc[r]));
+    for (int r = 0; r < size; ++r) store_lanes(out + block[r] * kLanes, scaled(scale, block[r], acc[r]));
   }
 }
 
 void dense_add_transposed(const RowSet& rows, uint32_t live, const float* scale, const float* coef,
                           float* M) {
+  BiasSum bias;
   int64_t block[kDenseRows];
   for (int64_t u = 0; u < rows.count;) {
     const int size = next_rows(rows, live, u, block);
-    if (size == 0) return;
+    if (size == 0) break;
     const float* x[kDenseRows];
-    Line c[kDenseRows];
+    LaneVector c[kDenseRows];
     for (int r = 0; r < kDenseRows; ++r) {
       x[r] = dense_row(rows, block[r < size ? r : 0]);
-      c[r] = r < size ? scaled(scale, block[r], load_line(coef + block[r] * kLanes)) : zero_line();
+      c[r] = r < size ? scaled(scale, block[r], load_lanes(coef + block[r] * kLanes)) : zero_lanes();
+      if (r < size) bias.add(c[r]);
     }
-    for (int64_t j = 0; j < rows.cols; ++j) {
-      Line m = load_line(M + j * kLanes);
+    for (int64_t j = 0; j < rows.x.width; ++j) {
+      LaneVector m = load_lanes(M + j * kLanes);
       for (int r = 0; r < kDenseRows; ++r) {
         const vf s = splat(x[r][j]);
         for (int k = 0; k < kVecs; ++k) m.v[k] = fma(s, c[r].v[k], m.v[k]);
       }
-      store_line(M + j * kLanes, m);
+      store_lanes(M + j * kLanes, m);
     }
   }
+  bias.finish(rows, M);
 }
 
 void product(const RowSet& rows, uint32_t live, const float* M, const float* scale, float* out) {
-  rows.dense ? dense_product(rows, live, M, scale, out) : sparse_product(rows, live, M, scale, out);
+  rows.x.dense ? dense_product(rows, live, M, scale, out) : sparse_product(rows, live, M, scale, out);
 }
 
 void add_transposed(const RowSet& rows, uint32_t live, const float* scale, const float* coef, float* M) {
-  rows.dense ? dense_add_transposed(rows, live, scale, coef, M)
-             : sparse_add_transposed(rows, live, scale, coef, M);
+  rows.x.dense ? dense_add_transposed(rows, live, scale, coef, M)
+               : sparse_add_transposed(rows, live, scale, coef, M);
 }
 
 void dot(const float* a, const float* b, int64_t m, double* out) {
   for (int l = 0; l < kLanes; ++l) out[l] = 0;
-  for (int64_t s = 0; s < m; s += kFloatRun) {
-    const int64_t e = s + kFloatRun < m ? s + kFloatRun : m;
-    Line acc = zero_line();
-    for (int64_t i = s; i < e; ++i) acc = fma(load_line(a + i * kLanes), load_line(b + i * kLanes), acc);
-    add_to(out, acc);
+  for (int64_t s = 0; s < m; s += kFlush) {
+    const int64_t e = s + kFlush < m ? s + kFlush : m;
+    LaneVector acc = zero_lanes();
+    for (int64_t i = s; i < e; ++i) acc = fma(load_lanes(a + i * kLanes), load_lanes(b + i * kLanes), acc);
+    flush(out, acc);
   }
 }
 
 void update(const float* keep, const float* step, const float* B, int64_t m, float* A) {
-  const Line k = load_line(keep), s = load_line(step);
+  const LaneVector k = load_lanes(keep), s = load_lanes(step);
   for (int64_t i = 0; i < m * kLanes; i += kLanes) {
-    store_line(A + i, fma(k, load_line(A + i), s * load_line(B + i)));
+    store_lanes(A + i, fma(k, load_lanes(A + i), s * load_lanes(B + i)));
   }
 }
 
 void update_outer(const float* keep, const float* step, const float* v, int64_t m, float* A) {
-  const Line k = load_line(keep), s = load_line(step);
+  const LaneVector k = load_lanes(keep), s = load_lanes(step);
   for (int64_t i = 0; i < m; ++i) {
-    store_line(A + i * kLanes, fma(k, load_line(A + i * kLanes), s * splat_line(v[i])));
+    store_lanes(A + i * kLanes, fma(k, load_lanes(A + i * kLanes), s * splat_lanes(v[i])));
   }
 }
 
 void scale(const float* factor, const float* B, int64_t m, float* A) {
-  const Line s = load_line(factor);
-  for (int64_t i = 0; i < m * kLanes; i += kLanes) store_line(A + i, s * load_line(B + i));
+  const LaneVector s = load_lanes(factor);
+  for (int64_t i = 0; i < m * kLanes; i += kLanes) store_lanes(A + i, s * load_lanes(B + i));
 }
 
 void cg_direction(const float* beta, const float* ur, const float* cr, int64_t m, float* u, float* c,
                   double* uu) {
-  const Line b = load_line(beta);
+  const LaneVector b = load_lanes(beta);
   for (int l = 0; l < kLanes; ++l) uu[l] = 0;
-  for (int64_t s = 0; s < m; s += kFloatRun) {
-    const int64_t e = s + kFloatRun < m ? s + kFloatRun : m;
-    Line acc = zero_line();
+  for (int64_t s = 0; s < m; s += kFlush) {
+    const int64_t e = s + kFlush < m ? s + kFlush : m;
+    LaneVector acc = zero_lanes();
     for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
-      const Line v = fma(b, load_line(u + i), load_line(ur + i));
-      store_line(u + i, v);
-      store_line(c + i, fma(b, load_line(c + i), load_line(cr + i)));
+      const LaneVector v = fma(b, load_lanes(u + i), load_lanes(ur + i));
+      store_lanes(u + i, v);
+      store_lanes(c + i, fma(b, load_lanes(c + i), load_lanes(cr + i)));
       acc = fma(v, v, acc);
     }
-    add_to(uu, acc);
+    flush(uu, acc);
   }
 }
 
 void cg_step(const float* alpha, const float* u, const float* c, int64_t m, float* cd, float* cr) {
-  const Line a = load_line(alpha);
+  const LaneVector a = load_lanes(alpha);
   for (int64_t i = 0; i < m * kLanes; i += kLanes) {
-    const Line p = load_line(c + i);
-    store_line(cd + i, fma(a, p, load_line(cd + i)));
-    store_line(cr + i, load_line(cr + i) - a * (p + load_line(u + i)));
+    const LaneVector p = load_lanes(c + i);
+    store_lanes(cd + i, fma(a, p, load_lanes(cd + i)));
+    store_lanes(cr + i, load_lanes(cr + i) - a * (p + load_lanes(u + i)));
   }
 }
 
 void hinge_mark(const float* Z, const float* above, int64_t m, uint32_t* mask) {
-  const Line t = load_line(above);
+  const LaneVector t = load_lanes(above);
   for (int64_t i = 0; i < m; ++i) {
     uint32_t bits = 0;
     for (int k = 0; k < kVecs; ++k) {
@@ -228,8 +229,8 @@ void hinge_mark(const float* Z, const float* above, int64_t m, uint32_t* mask) {
 
 void hinge_terms(const float* Z, const int32_t* ids, int64_t m, const float* above, const float* cost,
                  float* S, float* H) {
-  const Line t = load_line(above);
-  Line second, root;
+  const LaneVector t = load_lanes(above);
+  LaneVector second, root;
   for (int k = 0; k < kVecs; ++k) {
     second.v[k] = splat(2.f) * load(cost + k * kWidth);
     root.v[k] = sqrt(second.v[k]);
@@ -246,12 +247,12 @@ void hinge_terms(const float* Z, const int32_t* ids, int64_t m, const float* abo
 }
 
 void hinge_slope(const float* Z, const float* Q, const float* t, int64_t m, double* first, double* second) {
-  const Line step = load_line(t);
+  const LaneVector step = load_lanes(t);
   const vf one = splat(1.f), two = splat(2.f), zero = splat(0.f);
   for (int l = 0; l < kLanes; ++l) first[l] = second[l] = 0;
-  for (int64_t s = 0; s < m; s += kFloatRun) {
-    const int64_t e = s + kFloatRun < m ? s + kFloatRun : m;
-    Line a = zero_line(), b = a;
+  for (int64_t s = 0; s < m; s += kFlush) {
+    const int64_t e = s + kFlush < m ? s + kFlush : m;
+    LaneVector a = zero_lanes(), b = a;
     for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
       for (int k = 0; k < kVecs; ++k) {
         const vf q = load(Q + i + k * kWidth);
@@ -261,8 +262,8 @@ void hinge_slope(const float* Z, const float* Q, const float* t, int64_t m, doub
         b.v[k] = fma(q, active, b.v[k]);
       }
     }
-    add_to(first, a);
-    add_to(second, b);
+    flush(first, a);
+    flush(second, b);
   }
 }
 
@@ -276,7 +277,7 @@ void logistic_mark(const float*, const float*, int64_t m, uint32_t* mask) {
 
 void logistic_terms(const float* Z, const int32_t* ids, int64_t m, const float* above, const float* cost,
                     float* S, float* H) {
-  const Line c = load_line(cost), t = load_line(above);
+  const LaneVector c = load_lanes(cost), t = load_lanes(above);
   const vf one = splat(1.f);
   for (int64_t u = 0; u < m; ++u) {
     const float* z = Z + (ids ? int64_t{ids[u]} : u) * kLanes;
@@ -291,12 +292,12 @@ void logistic_terms(const float* Z, const int32_t* ids, int64_t m, const float* 
 
 void logistic_slope(const float* Z, const float* Q, const float* t, int64_t m, double* first,
                     double* second) {
-  const Line step = load_line(t);
+  const LaneVector step = load_lanes(t);
   const vf one = splat(1.f);
   for (int l = 0; l < kLanes; ++l) first[l] = second[l] = 0;
-  for (int64_t s = 0; s < m; s += kFloatRun) {
-    const int64_t e = s + kFloatRun < m ? s + kFloatRun : m;
-    Line a = zero_line(), b = a;
+  for (int64_t s = 0; s < m; s += kFlush) {
+    const int64_t e = s + kFlush < m ? s + kFlush : m;
+    LaneVector a = zero_lanes(), b = a;
     for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
       for (int k = 0; k < kVecs; ++k) {
         const vf q = load(Q + i + k * kWidth);
@@ -306,8 +307,8 @@ void logistic_slope(const float* Z, const float* Q, const float* t, int64_t m, d
         b.v[k] = fma(pq, (one - p) * q, b.v[k]);
       }
     }
-    add_to(first, a);
-    add_to(second, b);
+    flush(first, a);
+    flush(second, b);
   }
 }
 
@@ -318,4 +319,4 @@ extern const NewtonKernels newton_kernels_table = {&product,      &add_transpose
 extern const LossKernels hinge_kernels_table = {&hinge_mark, &hinge_terms, &hinge_slope};
 extern const LossKernels logistic_kernels_table = {&logistic_mark, &logistic_terms, &logistic_slope};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::linear::XMC_SIMD_NS

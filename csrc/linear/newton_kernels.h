@@ -1,33 +1,27 @@
 // The SIMD kernels of the lock-step Newton solver (newton.h).
 //
-// kLanes labels are solved side by side. A "lane matrix" A[m][kLanes] stores one number per lane beside each
-// other: one cache line per feature (or row), so that one read of (index, value) of X feeds kLanes fused
-// multiply-adds. "Lane vectors" [kLanes] hold one number per lane. Sums over a lane matrix run in float over
-// 128 rows and in double beyond. Positives are kept apart (newton.cpp): in Z they hold kMasked, which no loss
+// A "lane matrix" A[m][kLanes] stores one number per lane beside each other: one cache line per feature (or
+// row), so that one read of (index, value) of X feeds kLanes fused multiply-adds. "Lane vectors" [kLanes]
+// hold one number per lane. Sums over a lane matrix run in float over 128 rows and in double beyond. Positives are kept apart (newton.cpp): in Z they hold kMasked, which no loss
 // sees, so every kernel here treats all rows as negatives.
 #pragma once
 
 #include <cstdint>
 
 #include "core/simd.h"
+#include "linear/rows_view.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-inline constexpr int kLanes = 16;
 inline constexpr float kMasked = -1e30f;
 
-// Some rows of X: row u is values/indices[begin[u] .. end[u]), or, when dense is set, the `cols` floats at
-// dense + ids[u] * cols (ids null: all rows in order). mask (may be null) has bit l set if lane l needs the
-// row.
+// Some rows of X: row u is row ids[u] of x (ids null: u). mask (may be null) has bit l set if lane l needs
+// the row. Lane matrices over the features have `lines` lines; with a bias the last one is its.
 struct RowSet {
+  RowsView x;
   int64_t count = 0;
-  const int64_t* begin = nullptr;
-  const int64_t* end = nullptr;
-  const int32_t* indices = nullptr;
-  const float* values = nullptr;
-  const float* dense = nullptr;
+  int64_t lines = 0;
   const int32_t* ids = nullptr;
-  int64_t cols = 0;
   const uint32_t* mask = nullptr;
 };
 
@@ -46,7 +40,7 @@ struct NewtonKernels {
   // A = s * B
   void (*scale)(const float* s, const float* B, int64_t m, float* A);
 
-  // Conjugate gradients in the row space (newton.cpp): u = ur + beta u; c = cr + beta c; uu = u . u
+  // Conjugate gradients in the row space (newton.h): u = ur + beta u; c = cr + beta c; uu = u . u
   void (*cg_direction)(const float* beta, const float* ur, const float* cr, int64_t m, float* u, float* c,
                        double* uu);
   // cd += alpha c; cr -= alpha (c + u)
@@ -68,4 +62,4 @@ struct LossKernels {
 XMC_SIMD_TABLE(LossKernels, hinge_kernels)
 XMC_SIMD_TABLE(LossKernels, logistic_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::linear

@@ -1,49 +1,49 @@
-#include "linear/newton_block.h"
+#include "linear/newton_state.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-void BlockSolver::advance() {
+void NewtonSolver::State::advance() {
   for (int l = 0; l < kLanes; ++l) {
     NewtonLane& a = lane_[l];
-    for (int64_t k = 0; a.state != NewtonLane::idle && k < a.positives; ++k) {
+    for (int64_t k = 0; a.phase != NewtonLane::idle && k < a.rows.size(); ++k) {
       float& q = m_.Q[int64_t{a.rows[k]} * kLanes + l];
-      a.q[static_cast<size_t>(k)] = q;
+      a.q[k] = q;
       q = 0;
     }
   }
   LaneFloats t, keep;
   line_search(t);
-  for (int l = 0; l < kLanes; ++l)
-    keep[l] = lane_[l].state == NewtonLane::start && !lane_[l].search ? 0.f : 1.f;
-  k_.update(keep, t, m_.step.data(), m_.D, m_.W.data());
-  k_.update(keep, t, m_.Q.data(), m_.n, m_.Z.data());
+  for (int l = 0; l < kLanes; ++l) {
+    keep[l] = lane_[l].phase == NewtonLane::start && !lane_[l].search ? 0.f : 1.f;
+  }
+  k_.update(keep, t, m_.step.data(), X_.D, m_.W.data());
+  k_.update(keep, t, m_.Q.data(), X_.n, m_.Z.data());
   for (int l = 0; l < kLanes; ++l) {
     NewtonLane& a = lane_[l];
-    if (a.state == NewtonLane::idle) continue;
+    if (a.phase == NewtonLane::idle) continue;
     for (size_t k = 0; k < a.z.size(); ++k) a.z[k] = keep[l] * a.z[k] + t[l] * a.q[k];
     if (keep[l] == 0.f) mask_positives(l);
-    a.state = NewtonLane::newton;
+    a.phase = NewtonLane::newton;
   }
 }
 
-void BlockSolver::line_search(LaneFloats& t) {
+void NewtonSolver::State::line_search(LaneFloats& t) {
   LaneDoubles wd, dd, first, second, low{}, high, step;
-  k_.dot(m_.W.data(), m_.step.data(), m_.D, wd);
-  k_.dot(m_.step.data(), m_.step.data(), m_.D, dd);
+  k_.dot(m_.W.data(), m_.step.data(), X_.D, wd);
+  k_.dot(m_.step.data(), m_.step.data(), X_.D, dd);
   uint32_t open = 0;
   for (int l = 0; l < kLanes; ++l) {
-    step[l] = lane_[l].state == NewtonLane::idle ? 0 : 1;
+    step[l] = lane_[l].phase == NewtonLane::idle ? 0 : 1;
     high[l] = std::numeric_limits<double>::infinity();
-    if (lane_[l].state != NewtonLane::idle && lane_[l].search && dd[l] > 0) open |= 1u << l;
+    if (lane_[l].phase != NewtonLane::idle && lane_[l].search && dd[l] > 0) open |= 1u << l;
   }
   for (int k = 0; k < kMaxLineSearch && open; ++k) {
     for (int l = 0; l < kLanes; ++l) t[l] = static_cast<float>(step[l]);
-    loss_.slope(m_.Z.data(), m_.Q.data(), t, m_.n, first, second);
-    for (int l = 0; l < kLanes; ++l) {
-      if (!(open >> l & 1)) continue;
+    loss_.slope(m_.Z.data(), m_.Q.data(), t, X_.n, first, second);
+    for_lanes(open, [&](int l) {
       const NewtonLane& a = lane_[l];
-      double f1 = wd[l] + step[l] * dd[l] + a.cost_negative * first[l];
-      double f2 = dd[l] + a.cost_negative * second[l];
+      double f1 = wd[l] + step[l] * dd[l] + p_.C * first[l];
+      double f2 = dd[l] + p_.C * second[l];
       for (size_t i = 0; i < a.z.size(); ++i) {
         const double q = a.q[i];
         const LossTerms p = loss_terms(fit_.loss, true, a.z[i] + step[l] * q);
@@ -57,9 +57,9 @@ void BlockSolver::line_search(LaneFloats& t) {
       }
       if (std::abs(next - step[l]) <= kStepTolerance * step[l]) open &= ~(1u << l);
       step[l] = next;
-    }
+    });
   }
   for (int l = 0; l < kLanes; ++l) t[l] = static_cast<float>(step[l]);
 }
 
-}  // namespace xmc
+}  // namespace xmc::linear

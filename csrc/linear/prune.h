@@ -3,37 +3,45 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <numeric>
 #include <vector>
 
-#include "linear/problem.h"
+#include "linear/prepare.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-inline bool keeps(const PruneRule& rule, float w) {
-  return w != 0.f && std::abs(w) >= rule.threshold;
-}
-
-// Of the kept weights (features ascending) the keep_top largest by |w|, then by lower feature.
-inline void keep_largest(const PruneRule& rule, std::vector<int32_t>& indices, std::vector<float>& values) {
-  const auto top = static_cast<size_t>(rule.keep_top);
-  if (top == 0 || indices.size() <= top) return;
-  std::vector<size_t> order(indices.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::nth_element(order.begin(), order.begin() + static_cast<int64_t>(top), order.end(),
-                   [&](size_t x, size_t y) {
-                     const float a = std::abs(values[x]), b = std::abs(values[y]);
-                     return a != b ? a > b : x < y;
-                   });
-  order.resize(top);
-  std::sort(order.begin(), order.end());
-  for (size_t k = 0; k < top; ++k) {
-    indices[k] = indices[order[k]];
-    values[k] = values[order[k]];
+// Leaves the `top` weights of largest absolute value (0 = all), among equal ones the lower feature.
+inline void keep_largest(SolvedLabel& label, int64_t top) {
+  if (top <= 0 || static_cast<int64_t>(label.features.size()) <= top) return;
+  std::vector<int64_t> by_size(label.features.size());
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::nth_element(by_size.begin(), by_size.begin() + top, by_size.end(), [&](int64_t a, int64_t b) {
+    const float x = std::abs(label.weights[a]), y = std::abs(label.weights[b]);
+    return x != y ? x > y : a < b;
+  });
+  by_size.resize(top);
+  std::sort(by_size.begin(), by_size.end());
+  for (int64_t k = 0; k < top; ++k) {
+    label.features[k] = label.features[by_size[k]];
+    label.weights[k] = label.weights[by_size[k]];
   }
-  indices.resize(top);
-  values.resize(top);
+  label.features.resize(top);
+  label.weights.resize(top);
 }
 
-}  // namespace xmc
+// The kept weights of a label; weight(j) is that of feature j in the numbering of prepare.h.
+template <class Weight>
+SolvedLabel prune(const PruneRule& rule, const PreparedFeatures& X, const LabelReport& report,
+                  const Weight& weight) {
+  SolvedLabel out{{}, {}, report};
+  for (int64_t feature = 0; feature < X.D; ++feature) {
+    const float w = weight(X.renamed[feature]);
+    if (w == 0 || std::abs(w) < rule.threshold) continue;
+    out.features.push_back(static_cast<int32_t>(feature));
+    out.weights.push_back(w);
+  }
+  keep_largest(out, rule.keep_top);
+  return out;
+}
+
+}  // namespace xmc::linear

@@ -1,7 +1,7 @@
-// One-vs-all training of many labels: batches of consecutive labels, pruned at once, in threads.
+// One-vs-all training of many labels: blocks of consecutive labels, pruned at once, in threads.
 //
-// A batch is solved as `runs` of labels, each a unit of work for one thread. Batches, runs and the order of
-// the labels in them are fixed by data and parameters, so that models are bit-equal for any thread count.
+// A block is cut into tasks of labels, each for one thread. Blocks, tasks and the order of the labels in them
+// are fixed by data and parameters, so that models are bit-equal for any thread count.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,23 @@
 #include "linear/newton.h"
 #include "linear/problem.h"
 
-namespace xmc {
+namespace xmc::linear {
 
-struct LabelBatch {
+struct LabelBlock {
   int64_t first = 0;  // labels [first, last)
   int64_t last = 0;
 };
 
-struct SolvedBatch {
-  LabelBatch labels;
-  LabelWeights weights;
+// The pruned weights of a block, in label order: CSR labels x D.
+struct SolvedBlock {
+  std::vector<int64_t> indptr{0};
+  std::vector<int32_t> indices;
+  std::vector<float> values;
   std::vector<LabelReport> reports;
 };
 
-// Called once per batch, from any thread but never from two at once, in any order.
-using BatchSink = std::function<void(int64_t batch, SolvedBatch&& solved)>;
+// Called once per block, from any thread but never from two at once, in any order.
+using BlockSink = std::function<void(int64_t block, SolvedBlock&& solved)>;
 
 // dual: l2 squared hinge, `loss`, `init` and `warm` are not used. newton: l2, either loss. l1: squared hinge.
 enum class SolverKind : int32_t { dual = 0, newton = 1, l1 = 2 };
@@ -34,13 +36,14 @@ struct TrainOptions {
   SolverKind solver = SolverKind::dual;
   Loss loss = Loss::squared_hinge;
   InitRule init = InitRule::mean;
-  CsrView<int32_t, float> warm;  // labels x D, rule warm only
+  CsrView<> warm;  // labels x D, rule warm only
+  PruneRule prune;
+  int threads = 1;
 };
 
 // On a machine with several memory nodes each has its own copy of X, read by the threads pinned there;
 // returns what is where.
 std::vector<NodePlacement> train(const LinearProblem& problem, const TrainOptions& options,
-                                 const std::vector<LabelBatch>& batches, const PruneRule& prune, int threads,
-                                 const BatchSink& sink);
+                                 const std::vector<LabelBlock>& blocks, const BlockSink& sink);
 
-}  // namespace xmc
+}  // namespace xmc::linear

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/buffer_pool.h"
 #include "core/parallel.h"
-#include "core/recycle.h"
 #include "core/topk.h"
 #include "mach/bounds.h"
 
-namespace xmc {
+namespace xmc::mach {
 namespace {
 
 constexpr int kMaxLanes = 64;
@@ -29,10 +29,6 @@ constexpr double kScale = 250;         // the sum that decides
 constexpr double kShift = 0.25;        // gains below this many steps count as none
 constexpr double kLargest = 1e36;
 
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
 // The instances of a tile: their rounded outputs, the rounding, their best so far.
 class Tile {
  public:
@@ -46,20 +42,20 @@ class Tile {
         sums_(in.repeats > group_ ? std::min(kBlock, in.labels) * lanes : 1),
         bounds_(kScan * lanes),
         rows_(kMaxLanes * kRow),
-        hits_(at(kScan)),
-        which_(at(kScan)),
-        sample_(at(in.repeats * kSample)),
-        values_(at(in.repeats)),
-        order_(at(in.repeats)) {}
+        hits_(kScan),
+        which_(kScan),
+        sample_(in.repeats * kSample),
+        values_(in.repeats),
+        order_(in.repeats) {}
 
   void run(int64_t first, int64_t k, int32_t* ids, float* scores) {
     first_ = first;
     size_ = static_cast<int>(std::min<int64_t>(lanes_, in_.rows - first));
-    best_.assign(at(size_), TopK(k));
+    best_.assign(size_, TopK(k));
     std::fill_n(lane_, kMaxLanes, Lane());
     std::fill_n(flip_, kMaxLanes, uint8_t{0});
     std::fill_n(limit_, kMaxLanes, uint8_t{255});
-    low_.assign(at(in_.repeats * lanes_), 0.f);
+    low_.assign(in_.repeats * lanes_, 0.f);
     high_ = low_;
     for (int i = 0; i < size_; ++i) survey(i, k);
     for (int64_t label = 0; label < in_.labels; label += kBlock) {
@@ -69,10 +65,10 @@ class Tile {
       each_hit(last, n, [&](int64_t l, int i, uint8_t) { visit(i, label + l); });
     }
     for (int i = 0; i < size_; ++i) {
-      const auto& sorted = best_[at(i)].sorted();
+      const auto& sorted = best_[i].sorted();
       for (int64_t j = 0; j < k; ++j) {
-        ids[(first_ + i) * k + j] = sorted[at(j)].id;
-        scores[(first_ + i) * k + j] = sorted[at(j)].score;
+        ids[(first_ + i) * k + j] = sorted[j].id;
+        scores[(first_ + i) * k + j] = sorted[j].score;
       }
     }
   }
@@ -100,8 +96,8 @@ class Tile {
       if (!kernels_.extremes(row(r, i), in_.buckets, &low, &high) || low < -kLargest || high > kLargest) {
         throw std::invalid_argument("the models' outputs must be finite and at most 1e36 in absolute value");
       }
-      low_[at(r * lanes_ + i)] = low;
-      high_[at(r * lanes_ + i)] = high;
+      low_[r * lanes_ + i] = low;
+      high_[r * lanes_ + i] = high;
       lane.sum_low += low;
       lane.sum_high += high;
       lane.least = std::min<double>(lane.least, low);
@@ -110,7 +106,7 @@ class Tile {
       float* values = sample_.data() + (in_.aggregate == Aggregate::mean ? std::min<int64_t>(r, 1) : r) * n;
       kernels_.gather(row(r, i), in_.table + r * in_.labels, n, values);
       if (values != sample_.data() && in_.aggregate == Aggregate::mean) {
-        for (int64_t s = 0; s < n; ++s) sample_[at(s)] += values[s];
+        for (int64_t s = 0; s < n; ++s) sample_[s] += values[s];
       }
     }
     lane.error = size * static_cast<double>(R + 4) * std::ldexp(1., -23);
@@ -161,7 +157,7 @@ class Tile {
   float zero(int64_t r, int i) const {
     switch (in_.aggregate) {
       case Aggregate::mean:
-        return flip_[i] ? high_[at(r * lanes_ + i)] : low_[at(r * lanes_ + i)];
+        return flip_[i] ? high_[r * lanes_ + i] : low_[r * lanes_ + i];
       case Aggregate::min:
         return static_cast<float>(lane_[i].least);
       default: {  // the mean of the middle two rounds
@@ -240,8 +236,8 @@ class Tile {
       const int64_t hits =
           kernels_.scan(bounds_.data(), last.n, lanes_, flip_, limit_, hits_.data(), which_.data());
       for (int64_t h = 0; h < hits; ++h) {
-        const int64_t l = hits_[at(h)];
-        for (uint64_t mask = which_[at(h)] & present; mask; mask &= mask - 1) {
+        const int64_t l = hits_[h];
+        for (uint64_t mask = which_[h] & present; mask; mask &= mask - 1) {
           const int i = std::countr_zero(mask);
           const uint8_t bound = bounds_[l * lanes_ + i] ^ flip_[i];
           if (bound >= limit_[i]) visit(first + l, i, bound);  // the limit may have grown since the scan
@@ -253,7 +249,7 @@ class Tile {
   }
 
   void visit(int i, int64_t label) {
-    TopK& best = best_[at(i)];
+    TopK& best = best_[i];
     best.push({score_of(in_, first_ + i, label, values_.data(), order_.data()), static_cast<int32_t>(label)});
     raise(i, best.threshold());
   }
@@ -267,16 +263,16 @@ class Tile {
   // Thresholds from the labels with the best bounds among the first n.
   void prime(const MergeArgs& last, int64_t n, int64_t k) {
     if (n < k) return;
-    std::vector<TopK> best(at(size_), TopK(k));
+    std::vector<TopK> best(size_, TopK(k));
     each_hit(last, n, [&](int64_t l, int i, uint8_t bound) {
-      best[at(i)].push({static_cast<float>(bound), static_cast<int32_t>(l)});
-      if (best[at(i)].full()) limit_[i] = static_cast<uint8_t>(best[at(i)].threshold());
+      best[i].push({static_cast<float>(bound), static_cast<int32_t>(l)});
+      if (best[i].full()) limit_[i] = static_cast<uint8_t>(best[i].threshold());
     });
     for (int i = 0; i < size_; ++i) {
       set_limit(i);
-      if (!best[at(i)].full()) continue;
+      if (!best[i].full()) continue;
       TopK exact(k);
-      for (const Scored& s : best[at(i)].sorted()) {
+      for (const Scored& s : best[i].sorted()) {
         exact.push({score_of(in_, first_ + i, s.id, values_.data(), order_.data()), s.id});
       }
       raise(i, exact.threshold());
@@ -342,7 +338,7 @@ void mach_topk(const MachScores& in, int64_t k, int threads, int32_t* ids, float
   std::deque<Tile> scratch;
   for (int t = 0; t < threads; ++t) scratch.emplace_back(in, lanes);
   parallel_for(tiles, threads,
-               [&](int64_t tile, int thread) { scratch[at(thread)].run(tile * lanes, k, ids, scores); });
+               [&](int64_t tile, int thread) { scratch[thread].run(tile * lanes, k, ids, scores); });
 }
 
-}  // namespace xmc
+}  // namespace xmc::mach

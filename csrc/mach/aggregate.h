@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace xmc {
+namespace xmc::mach {
 
 enum class Aggregate { mean = 0, min = 1, median = 2 };
 
@@ -36,4 +36,4 @@ void mach_topk(const MachScores& in, int64_t k, int threads, int32_t* ids, float
 void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const int32_t* by_bucket, int64_t m,
                           int64_t k, int threads, int32_t* ids, float* scores);
 
-}  // namespace xmc
+}  // namespace xmc::mach

@@ -16,7 +16,7 @@
 
 #include "core/simd.h"
 
-namespace xmc {
+namespace xmc::mach {
 
 inline constexpr int kMaxGroup = 8;
 
@@ -50,4 +50,4 @@ struct BoundKernels {
 };
 XMC_SIMD_TABLE(BoundKernels, bound_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::mach

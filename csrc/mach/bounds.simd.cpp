@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::mach::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 // kLanes bytes: 16 or 64.
@@ -285,4 +286,4 @@ bool extremes(const float* x, int64_t n, float* low, float* high) {
 extern const BoundKernels bound_kernels_table = {&merge,      &scan,   &round_bytes,
                                                  &interleave, &gather, &extremes};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::mach::XMC_SIMD_NS

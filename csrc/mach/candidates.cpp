@@ -6,15 +6,7 @@
 #include "core/topk.h"
 #include "mach/aggregate.h"
 
-namespace xmc {
-namespace {
-
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
-}  // namespace
-
+namespace xmc::mach {
 void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const int32_t* by_bucket, int64_t m,
                           int64_t k, int threads, int32_t* ids, float* scores) {
   check_topk(in, k);
@@ -22,13 +14,13 @@ void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const in
     std::vector<int32_t> seen;  // the last row that looked at the label, plus 1
     std::vector<float> values, order;
   };
-  std::vector<Scratch> scratch(at(std::max(threads, 1)));
+  std::vector<Scratch> scratch(std::max(threads, 1));
   m = std::min(m, in.buckets);
   parallel_for(in.rows, threads, [&](int64_t row, int thread) {
-    Scratch& own = scratch[at(thread)];
-    own.seen.resize(at(in.labels), 0);
-    own.values.resize(at(in.repeats));
-    own.order.resize(at(in.repeats));
+    Scratch& own = scratch[thread];
+    own.seen.resize(in.labels, 0);
+    own.values.resize(in.repeats);
+    own.order.resize(in.repeats);
     TopK best(k);
     const auto tag = static_cast<int32_t>(row + 1);
     for (int64_t r = 0; r < in.repeats; ++r) {
@@ -41,8 +33,8 @@ void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const in
         const int64_t* range = offsets + r * (in.buckets + 1) + bucket.id;
         for (int64_t e = range[0]; e < range[1]; ++e) {
           const int32_t label = by_bucket[e];
-          if (own.seen[at(label)] == tag) continue;
-          own.seen[at(label)] = tag;
+          if (own.seen[label] == tag) continue;
+          own.seen[label] = tag;
           best.push({score_of(in, row, label, own.values.data(), own.order.data()), label});
         }
       }
@@ -50,10 +42,10 @@ void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const in
     const auto& sorted = best.sorted();
     for (int64_t j = 0; j < k; ++j) {
       const bool have = j < static_cast<int64_t>(sorted.size());
-      ids[row * k + j] = have ? sorted[at(j)].id : -1;
-      scores[row * k + j] = have ? sorted[at(j)].score : -std::numeric_limits<float>::infinity();
+      ids[row * k + j] = have ? sorted[j].id : -1;
+      scores[row * k + j] = have ? sorted[j].score : -std::numeric_limits<float>::infinity();
     }
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::mach

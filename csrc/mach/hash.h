@@ -14,7 +14,7 @@
 #include "core/simd.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::mach {
 
 struct MachHash {
   uint64_t a, b;
@@ -62,4 +62,4 @@ struct InvertedTable {
 InvertedTable invert_table(const uint16_t* table, int64_t repeats, int64_t n_labels, int64_t n_buckets,
                            int threads);
 
-}  // namespace xmc
+}  // namespace xmc::mach

@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::mach::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 // Only bits 32 and up of a * l + b matter:
@@ -197,4 +198,4 @@ int32_t* sort_rows(uint16_t* x, const int64_t* indptr, int64_t rows, int64_t (*l
 
 extern const HashKernels hash_kernels_table = {&range, &list, &sort_rows};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::mach::XMC_SIMD_NS

@@ -4,7 +4,7 @@
 #include "core/cuda.h"
 #include "mach/mach_cuda.h"
 
-namespace xmc {
+namespace xmc::mach {
 namespace {
 
 constexpr int kThreads = 256;
@@ -91,4 +91,4 @@ XMC_CUDA_API int xmc_mach_scores(const CudaMach* job, void* stream) {
   return cudaGetLastError();
 }
 
-}  // namespace xmc
+}  // namespace xmc::mach

@@ -1,12 +1,12 @@
 // MACH on CUDA, as a C ABI over device pointers: the hash table of mach/hash.h and the aggregated scores of
 // mach/aggregate.h, to the bit. The k best of a slice of labels come from decide/weighted_topk_cuda.h's
-// kernel, slices are merged by the adapter (python/xmc_fast/nn/mach.py): memory is rows x slice, never rows x
+// kernel, slices are merged by the adapter (python/xmc_fast/nn/_mach.py): memory is rows x slice, never rows x
 // labels.
 #pragma once
 
 #include <cstdint>
 
-namespace xmc {
+namespace xmc::mach {
 
 struct CudaMach {
   const float* p;         // repeats x rows x buckets
@@ -17,4 +17,4 @@ struct CudaMach {
   float* scores;         // rows x count
 };
 
-}  // namespace xmc
+}  // namespace xmc::mach

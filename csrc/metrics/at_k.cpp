@@ -5,25 +5,19 @@
 #include <cstddef>
 #include <functional>
 
+#include "core/confusion.h"
 #include "core/parallel.h"
+#include "core/prefetch.h"
 
-namespace xmc {
+namespace xmc::metrics {
 namespace {
 
 constexpr int64_t kRowChunk = 4096;
 constexpr int64_t kLabelChunk = 1 << 13;
 
-// Ids come in random order and their tables are larger than the near caches: ask for the entry of the id that
-// many places ahead (twice as fast at 670,000 labels).
+// Ids come in random order and their tables are larger than the near caches: the entry of the id so many
+// places ahead is fetched (twice as fast at 670,000 labels).
 constexpr int64_t kAhead = 24;
-template <class T>
-inline void prefetch(const T* address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(address);
-#else
-  (void)address;
-#endif
-}
 
 bool contains(const int32_t* sorted, int64_t n, int32_t id) {
   constexpr int64_t kShort = 32;
@@ -35,20 +29,19 @@ bool contains(const int32_t* sorted, int64_t n, int32_t id) {
 
 // Adds up the partial results of parallel chunks in chunk order: the same bits for any number of threads.
 template <class Fn>
-std::vector<double> chunked_sum(int64_t chunks, size_t width, int threads, const Fn& fn) {
-  std::vector<double> parts(static_cast<size_t>(chunks) * width, 0.0);
-  parallel_for(chunks, threads,
-               [&](int64_t chunk, int) { fn(chunk, parts.data() + static_cast<size_t>(chunk) * width); });
+std::vector<double> chunked_sum(int64_t chunks, int64_t width, int threads, const Fn& fn) {
+  std::vector<double> parts(chunks * width, 0.0);
+  parallel_for(chunks, threads, [&](int64_t chunk, int) { fn(chunk, parts.data() + chunk * width); });
   std::vector<double> total(width, 0.0);
   for (int64_t c = 0; c < chunks; ++c) {
-    for (size_t i = 0; i < width; ++i) total[i] += parts[static_cast<size_t>(c) * width + i];
+    for (int64_t i = 0; i < width; ++i) total[i] += parts[c * width + i];
   }
   return total;
 }
 
 // d_j, and the ideal sums of the first j: both indexed by rank from 1.
 struct Discounts {
-  explicit Discounts(int64_t k) : gain(static_cast<size_t>(k + 1)), ideal(static_cast<size_t>(k + 1)) {
+  explicit Discounts(int64_t k) : gain(k + 1), ideal(k + 1) {
     for (size_t j = 1; j < gain.size(); ++j) {
       gain[j] = 1.0 / std::log2(static_cast<double>(j) + 1.0);
       ideal[j] = ideal[j - 1] + gain[j];
@@ -101,9 +94,9 @@ void add_row(const AtK& at, int64_t row, const double* q, const Discounts& d, st
   double hits = 0, predicted = 0, dcg = 0, ps = 0, psdcg = 0, ps_best = 0, psdcg_best = 0;
   int64_t j = 0;  // ranks done
   for (int64_t c = 0; c < n_ks; ++c) {
-    const int64_t k = at.ks[static_cast<size_t>(c)];
+    const int64_t k = at.ks[c];
     for (; j < k; ++j) {
-      const double gain = d.gain[static_cast<size_t>(j + 1)];
+      const double gain = d.gain[j + 1];
       if (j < length && at.hits[first + j] != kIgnored) predicted += 1;
       if (j < length && at.hits[first + j] == kHit) {
         hits += 1;
@@ -114,8 +107,8 @@ void add_row(const AtK& at, int64_t row, const double* q, const Discounts& d, st
         }
       }
       if (q && j < positives) {
-        ps_best += best[static_cast<size_t>(j)];
-        psdcg_best += best[static_cast<size_t>(j)] * gain;
+        ps_best += best[j];
+        psdcg_best += best[j] * gain;
       }
     }
     const auto add = [&](InstanceSum which, double value) { sums[which * n_ks + c] += w * value; };
@@ -127,8 +120,11 @@ void add_row(const AtK& at, int64_t row, const double* q, const Discounts& d, st
     add(kSuccess, hits > 0);
     add(kErrors, predicted + count - 2 * hits);
     add(kExact, hits == count && hits == predicted);
+    add(kPredicted, predicted);
+    add(kSetPrecision, ratio(hits, predicted));
+    add(kSetF1, ratio(2 * hits, predicted + count));
     if (positives > 0) {
-      const double ideal = d.ideal[static_cast<size_t>(std::min(k, positives))];
+      const double ideal = d.ideal[std::min(k, positives)];
       add(kRecall, hits / count);
       add(kNdcg, dcg / ideal);
       add(kPsndcg, psdcg / ideal);
@@ -137,27 +133,25 @@ void add_row(const AtK& at, int64_t row, const double* q, const Discounts& d, st
   }
   sums[kInstanceSums * n_ks] += w;
   if (positives > 0) sums[kInstanceSums * n_ks + 1] += w;
+  sums[kInstanceSums * n_ks + 2] += w * count;
 }
 
 }  // namespace
 
 std::vector<uint8_t> match_hits(const CsrView<int32_t, float>& truth, const int64_t* indptr,
                                 const int32_t* ids, int threads) {
-  std::vector<uint8_t> hits(static_cast<size_t>(truth.rows ? indptr[truth.rows] : 0));
-  parallel_for(chunk_count(truth.rows, kRowChunk), threads, [&](int64_t chunk, int) {
-    const int64_t end = std::min(truth.rows, (chunk + 1) * kRowChunk);
-    for (int64_t row = chunk * kRowChunk; row < end; ++row) {
-      const int32_t* labels = truth.indices + truth.begin(row);
-      for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
-        hits[static_cast<size_t>(e)] = contains(labels, truth.size(row), ids[e]) ? kHit : kMiss;
-      }
+  std::vector<uint8_t> hits(truth.rows ? indptr[truth.rows] : 0);
+  parallel_items(truth.rows, kRowChunk, threads, [&](int64_t row, int) {
+    const int32_t* labels = truth.indices + truth.begin(row);
+    for (int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
+      hits[e] = contains(labels, truth.size(row), ids[e]) ? kHit : kMiss;
     }
   });
   return hits;
 }
 
 std::vector<double> instance_sums(const AtK& at, const double* inverse_propensity, int threads) {
-  const size_t width = kInstanceSums * at.ks.size() + 2;
+  const size_t width = kInstanceSums * at.ks.size() + 3;
   const Discounts discounts(at.ks.back());
   return chunked_sum(chunk_count(at.truth.rows, kRowChunk), width, threads, [&](int64_t chunk, double* sums) {
     std::vector<double> best;
@@ -173,9 +167,9 @@ std::vector<double> instance_sums(const AtK& at, const double* inverse_propensit
 Buffer<int32_t> label_counts(const AtK& at, int threads) {
   const int64_t labels = at.truth.cols, n_ks = static_cast<int64_t>(at.ks.size()), width = 2 * n_ks + 1;
   Buffer<int32_t> counts(labels * width);
-  std::vector<int32_t> column(static_cast<size_t>(at.ks.back()));  // rank -> the first k that includes it
+  std::vector<int32_t> column(at.ks.back());  // rank -> the first k that includes it
   for (int64_t c = n_ks - 1; c >= 0; --c) {
-    std::fill_n(column.begin(), at.ks[static_cast<size_t>(c)], static_cast<int32_t>(c));
+    std::fill_n(column.begin(), at.ks[c], static_cast<int32_t>(c));
   }
   const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, chunk_count(labels, kLabelChunk)));
   const int64_t range = chunk_count(labels, parts);
@@ -196,7 +190,7 @@ Buffer<int32_t> label_counts(const AtK& at, int threads) {
         const int64_t id = at.ids[first + j];
         if (first + j + kAhead < lists_end) prefetch(counts.data() + at.ids[first + j + kAhead] * width);
         if (!mine(id)) continue;
-        int32_t* count = counts.data() + id * width + 1 + column[static_cast<size_t>(j)];
+        int32_t* count = counts.data() + id * width + 1 + column[j];
         count[0] += at.hits[first + j] == kHit ? w : 0;
         count[n_ks] += w;
       }
@@ -211,10 +205,9 @@ Buffer<int32_t> label_counts(const AtK& at, int threads) {
 std::vector<double> macro_sums(const int32_t* counts, int64_t labels, int64_t ks, double rows, double beta,
                                const int32_t* group, int64_t groups, bool positives_only, int threads) {
   const int64_t width = 2 * ks + 1, out_width = kMacroSums * ks + 2;
-  const double b2 = beta * beta;
   const auto chunk_sums = [&](int64_t chunk, double* sums) {
     const int64_t begin = chunk * kLabelChunk, end = std::min(labels, begin + kLabelChunk);
-    std::vector<int32_t> predicted(static_cast<size_t>(kLabelChunk)), hit(static_cast<size_t>(kLabelChunk));
+    std::vector<int32_t> predicted(kLabelChunk), hit(kLabelChunk);
     for (int64_t g = 0; g < groups; ++g) {
       double* out = sums + g * out_width;
       size_t n_predicted = 0, n_hit = 0;
@@ -238,7 +231,8 @@ std::vector<double> macro_sums(const int32_t* counts, int64_t labels, int64_t ks
       out[kMacroSums * ks] = static_cast<double>(n_labels);
       out[kMacroSums * ks + 1] = static_cast<double>(n_positive);
       for (int64_t c = 0; c < ks; ++c) out[kBalanced * ks + c] = 0.5 * static_cast<double>(n_negative);
-      for (size_t i = 0; i < n_predicted; ++i) {  // tnr = 1 - fp / negatives
+      // Balanced accuracy is linear: 1/2 [n > p] + tpr / 2 - fp / (2 (n - p)).
+      for (size_t i = 0; i < n_predicted; ++i) {
         const int32_t* count = counts + predicted[i] * width;
         const double half = 0.5 / std::max(rows - count[0], 1.0);
         int64_t fp = 0;
@@ -249,25 +243,24 @@ std::vector<double> macro_sums(const int32_t* counts, int64_t labels, int64_t ks
       }
       for (size_t i = 0; i < n_hit; ++i) {
         const int32_t* count = counts + hit[i] * width;
-        const double p = count[0], negatives = rows - p;
+        const double p = count[0];
         double tp = 0, q = 0;
         for (int64_t c = 0; c < ks; ++c) {
           tp += count[1 + c];
           q += count[1 + ks + c];
-          const double tpr = tp / p, tnr = negatives > 0 ? (negatives - (q - tp)) / negatives : 0.0;
-          out[kPrecision * ks + c] += tp / std::max(q, 1.0);
-          out[kMacroRecall * ks + c] += tpr;
-          out[kFbeta * ks + c] += (1 + b2) * tp / (b2 * p + std::max(q, 1.0));
-          out[kCoverage * ks + c] += tp > 0;
-          out[kBalanced * ks + c] += 0.5 * tpr;
-          out[kGmean * ks + c] += std::sqrt(tpr * tnr);
-          out[kJaccard * ks + c] += tp / (p + q - tp);
+          const auto add = [&](MacroSum which, double value) { out[which * ks + c] += value; };
+          add(kPrecision, Precision{}.value(tp, q, p, rows));
+          add(kMacroRecall, Recall{}.value(tp, q, p, rows));
+          add(kFbeta, FBeta{beta * beta}.value(tp, q, p, rows));
+          add(kCoverage, tp > 0);
+          add(kBalanced, 0.5 * ratio(tp, p));
+          add(kGmean, GMean{}.value(tp, q, p, rows));
+          add(kJaccard, Jaccard{}.value(tp, q, p, rows));
         }
       }
     }
   };
-  return chunked_sum(chunk_count(labels, kLabelChunk), static_cast<size_t>(groups * out_width), threads,
-                     chunk_sums);
+  return chunked_sum(chunk_count(labels, kLabelChunk), groups * out_width, threads, chunk_sums);
 }
 
-}  // namespace xmc
+}  // namespace xmc::metrics

@@ -13,6 +13,8 @@
 //   success     sum_i w [some h_j = 1, j <= k]
 //   errors      sum_i w (|predicted| + |y| - 2 hits), the wrong entries of the row
 //   exact       sum_i w [the first k are exactly y]
+//   predicted   sum_i w |predicted|, at most k: hits, predicted and sum_i w |y| give the micro averages
+//   set_precision  sum_i w hits / |predicted|, set_f1 sum_i w 2 hits / (|predicted| + |y|), with 0/0 = 0
 //
 // (Jain, Prabhu and Varma 2016 for psp and psndcg; a list shorter than k has no hit at its missing ranks.)
 #pragma once
@@ -23,7 +25,7 @@
 #include "core/buffer.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::metrics {
 
 // What a ranked id is. kIgnored: it takes its rank but is not counted as predicted (a label outside the bin
 // of labels under study; truth is then restricted to the bin).
@@ -50,6 +52,9 @@ enum InstanceSum : int {
   kSuccess,
   kErrors,
   kExact,
+  kPredicted,
+  kSetPrecision,
+  kSetF1,
   kInstanceSums
 };
 
@@ -57,7 +62,7 @@ enum InstanceSum : int {
 std::vector<uint8_t> match_hits(const CsrView<int32_t, float>& truth, const int64_t* indptr,
                                 const int32_t* ids, int threads);
 
-// kInstanceSums x |ks| row-major, then the weight of all rows and of those with a true label.
+// kInstanceSums x |ks| row-major, then the weight of all rows, of those with a true label, and sum_i w |y|.
 // inverse_propensity (L entries) may be null: then the four ps sums are 0.
 std::vector<double> instance_sums(const AtK& at, const double* inverse_propensity, int threads);
 
@@ -67,14 +72,11 @@ Buffer<int32_t> label_counts(const AtK& at, int threads);
 
 enum MacroSum : int { kPrecision, kMacroRecall, kFbeta, kCoverage, kBalanced, kGmean, kJaccard, kMacroSums };
 
-// Sums over labels of the metrics of (tp, predicted q, positives p, n rows) at each k; 0/0 counts as 0:
-//   precision tp/q, recall tp/p, F_beta (1+b^2) tp / (b^2 p + q), coverage [tp > 0],
-//   balanced accuracy (tpr + tnr)/2 and G-mean sqrt(tpr tnr) with tpr = tp/p, tnr = (n-p-(q-tp))/(n-p),
-//   Jaccard tp / (p + q - tp).
+// Sums over labels of the metrics of core/confusion.h at each k, and of coverage [tp > 0].
 // group: a number in [0, groups) per label, or -1 for a label of no group. Result: per group
 // kMacroSums x |ks| row-major, the number of labels, and of those with a positive: groups rows of
 // kMacroSums * |ks| + 2. positives_only leaves labels without positives out of the sums.
 std::vector<double> macro_sums(const int32_t* counts, int64_t labels, int64_t ks, double rows, double beta,
                                const int32_t* group, int64_t groups, bool positives_only, int threads);
 
-}  // namespace xmc
+}  // namespace xmc::metrics

@@ -8,7 +8,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::metrics {
 namespace {
 
 constexpr int64_t kRowChunk = 4096;
@@ -74,18 +74,18 @@ void check_range(const Id* ids, int64_t n, int64_t labels, int64_t row) {
 template <class RankRow>
 RankedLists rank_rows(int64_t rows, int threads, const RankRow& rank_row) {
   const int64_t chunks = chunk_count(rows, kRowChunk);
-  std::vector<RankedLists> parts(static_cast<size_t>(chunks));
+  std::vector<RankedLists> parts(chunks);
   parallel_for(chunks, threads, [&](int64_t chunk, int) {
-    RankedLists& part = parts[static_cast<size_t>(chunk)];
+    RankedLists& part = parts[chunk];
     const int64_t end = std::min(rows, (chunk + 1) * kRowChunk);
-    part.indptr.reserve(static_cast<size_t>(end - chunk * kRowChunk + 1));
+    part.indptr.reserve(end - chunk * kRowChunk + 1);
     rank_row(chunk * kRowChunk, end, part);
   });
   RankedLists all;
   size_t total = 0;
   for (const auto& part : parts) total += part.ids.size();
   all.ids.reserve(total);
-  all.indptr.reserve(static_cast<size_t>(rows + 1));
+  all.indptr.reserve(rows + 1);
   for (auto& part : parts) {
     const int64_t first = all.indptr.back();
     for (size_t i = 1; i < part.indptr.size(); ++i) all.indptr.push_back(first + part.indptr[i]);
@@ -160,7 +160,7 @@ RankedLists rank_ids(const DenseView<int64_t>& ids, int64_t labels, const PairVi
                      int threads) {
   return rank_rows(ids.rows, threads, [&](int64_t begin, int64_t end, RankedLists& out) {
     std::vector<int64_t> scratch;
-    out.ids.reserve(static_cast<size_t>((end - begin) * std::min(k, ids.cols)));
+    out.ids.reserve((end - begin) * std::min(k, ids.cols));
     for (int64_t row = begin; row < end; ++row) {
       const int64_t* list = ids.row(row);
       check_range(list, ids.cols, labels, row);
@@ -180,4 +180,4 @@ template RankedLists rank_sparse<double>(const CsrView<int32_t, double>&, const 
 template RankedLists rank_dense<float>(const DenseView<float>&, const PairView&, int64_t, int);
 template RankedLists rank_dense<double>(const DenseView<double>&, const PairView&, int64_t, int);
 
-}  // namespace xmc
+}  // namespace xmc::metrics

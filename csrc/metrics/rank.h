@@ -9,7 +9,7 @@
 
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::metrics {
 
 // Ragged lists: row i holds ids[indptr[i] .. indptr[i+1]).
 struct RankedLists {
@@ -34,4 +34,4 @@ RankedLists rank_dense(const DenseView<Value>& scores, const PairView& filter, i
 RankedLists rank_ids(const DenseView<int64_t>& ids, int64_t labels, const PairView& filter, int64_t k,
                      int threads);
 
-}  // namespace xmc
+}  // namespace xmc::metrics

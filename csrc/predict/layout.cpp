@@ -7,20 +7,30 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::predict {
 namespace {
 
-constexpr int64_t kFewLabels = 8192;  // all in one block
-constexpr int64_t kMinBlock = 4096;
-constexpr int64_t kMaxBlock = 65536;  // places are 16 bit
-constexpr int64_t kMostHeavy = 128;   // a heavy column has at least this fraction of all squares
-constexpr float kSmallestStep = 1e-30f;
-constexpr int64_t kFewDense = 8192;  // columns: their bytes of a tile stay in a near cache,
-constexpr double kLessDense = 0.5;   // so that this share of the least density is enough
-constexpr int32_t kDense = 0;        // of an entry that is not numbered yet
+// Tuned on EURLex-4K, EURLEX57K and tibkat-gnd models: change one, then
+//   python -m bench.speed.bench_predict --sets eurlex-4k eurlex57k tibkat-gnd
+constexpr int64_t kFewLabels = 8192;       // up to so many labels are one block
+constexpr int64_t kMinBlock = 4096;        // places of a block
+constexpr double kDenseBudget = 2;         // the dense part takes at most so many times the bytes of the CSR
+constexpr int64_t kFewDense = 8192;        // so many dense columns of a tile stay in the L2 cache as bytes:
+constexpr double kLessDense = 0.5;         //   for them this share of the minimal density is enough
+constexpr double kHeavyShare = 1.0 / 128;  // of all squared weights, from which on a column is heavy
+constexpr double kOutliers = 0.003;        // share of a label's dense weights
+// Limits of the format.
+constexpr int64_t kMaxBlock = 65536;     // places are 16 bit
+constexpr int64_t kMostDense = 65536;    // slots are 16 bit, sums of products 32
+constexpr float kSmallestStep = 1e-30f;  // no division by zero
+
+constexpr int32_t kDense = 0;     // of an entry that is not numbered yet
+constexpr double kUp = 1 + 1e-6;  // rounds a bound up: more than sums and conversions can lose
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 // Large blocks have few entries to look up, small ones have labels that are alike, and leave room for many
 // rows that share a tile's weights from the cache. The entries should not take more than half of the weights.
@@ -31,23 +41,62 @@ int64_t choose_block(int64_t labels, int64_t columns, int64_t weights) {
   return block;
 }
 
-}  // namespace
+// Makes the arrays in three passes over the label blocks: count() the weights of each column and plan() how
+// it is stored; fill() postings, bytes and masks and plan_cells() where the weights of a cell start;
+// fill_cells().
+class LayoutBuilder : public LayoutArrays<Buffer> {
+ public:
+  // weights: their number in all; sizes: that of each label.
+  LayoutBuilder(int64_t columns, int64_t weights, const std::vector<int64_t>& sizes);
 
-LayoutBuilder::LayoutBuilder(int64_t columns_, const std::vector<int64_t>& sizes)
-    : labels(static_cast<int64_t>(sizes.size())),
-      columns(columns_),
-      block(choose_block(labels, columns_, std::accumulate(sizes.begin(), sizes.end(), int64_t{0}))),
-      label(labels),
-      parts(chunk_count(labels, block)),
-      entry(parts.size() * columns_),
-      step(chunk_count(labels, kTile) * kTile),
-      error(step.size()),
-      spread(step.size()),
-      norm(step.size()),
-      place_(sizes.size()),
-      counts_(static_cast<size_t>(entry.size())),
-      squares_(static_cast<size_t>(entry.size())),
-      outliers_(static_cast<size_t>(parts.size())) {
+  template <class Index>
+  void count(int64_t first_label, const CsrView<Index>& rows);
+  // Columns are dense from `min_density` on while the dense part stays within `budget` bytes, the fullest
+  // first, and at most kMostDense of a block; from somewhat less on while they are few there.
+  void plan(double min_density, int64_t budget);
+  template <class Index>
+  void fill(int64_t first_label, const CsrView<Index>& rows, int threads);
+  void plan_cells();
+  template <class Index>
+  void fill_cells(int64_t first_label, const CsrView<Index>& rows, int threads);
+
+ private:
+  struct Outlier {
+    int32_t slot;
+    Posting posting;
+  };
+  std::vector<int32_t> place_;                  // of each label
+  std::vector<uint32_t> counts_;                // of each entry; from plan() on where its next posting goes
+  std::vector<float> squares_;                  // of each entry
+  std::vector<std::vector<Outlier>> outliers_;  // by block
+
+  void choose_dense(double min_density, int64_t budget);
+  void number_columns(int64_t b);
+  void sort_outliers();
+
+  // Calls fn(place, columns, weights, n) for each label of the rows, in threads by block.
+  template <class Index, class Fn>
+  void for_labels(int64_t first_label, const CsrView<Index>& rows, int threads, const Fn& fn);
+  // Dense weights, outliers and bounds of the label at place p, from its n weights; `sizes` is scratch.
+  template <class Index>
+  void fill_dense(int64_t p, const Index* columns, const float* weights, int64_t n,
+                  std::vector<float>& sizes);
+  // The integer for a weight of the label at place p; an outlier's is larger than a byte.
+  double rounded(int64_t p, bool is_heavy, float w) const {
+    return is_heavy || norm[p] > std::numeric_limits<float>::max() ? 0 : std::nearbyint(w / double{step[p]});
+  }
+};
+
+LayoutBuilder::LayoutBuilder(int64_t columns, int64_t weights, const std::vector<int64_t>& sizes)
+    : LayoutArrays(std::ssize(sizes), columns, choose_block(std::ssize(sizes), columns, weights)),
+      place_(sizes.size()) {
+  label = Buffer<int32_t>(labels);
+  parts = Buffer<LayoutBlock>(blocks());
+  entry = Buffer<int32_t>(blocks() * columns);
+  for (auto* of_place : {&step, &error, &spread, &norm}) *of_place = Buffer<float>(tiles() * kTile);
+  counts_.resize(static_cast<size_t>(entry.size()));
+  squares_.resize(static_cast<size_t>(entry.size()));
+  outliers_.resize(static_cast<size_t>(blocks()));
   int32_t* order = label.data();
   std::iota(order, order + labels, 0);
   std::stable_sort(order, order + labels, [&](int32_t a, int32_t b) {
@@ -114,7 +163,7 @@ void LayoutBuilder::number_columns(int64_t b) {
   double total = 0;
   for (int64_t c = 0; c < columns; ++c) total += squares[c];
   const bool any = total > 0 && total < std::numeric_limits<double>::infinity();
-  const auto is_heavy = [&](int64_t c) { return any && double{squares[c]} * double{kMostHeavy} >= total; };
+  const auto is_heavy = [&](int64_t c) { return any && double{squares[c]} >= kHeavyShare * total; };
   std::vector<int32_t> dense;
   for (int64_t c = 0; c < columns; ++c) {
     if (entries[c] != kDense) continue;
@@ -205,8 +254,6 @@ void LayoutBuilder::fill_dense(int64_t place, const Index* of, const float* weig
     squares += static_cast<double>(weights[p]) * weights[p];
     if (entries[of[p]] >= part.n_heavy) sizes.push_back(std::abs(weights[p]));
   }
-  constexpr double kUp = 1 + 1e-6;  // more than the sums and the conversion can lose
-  constexpr float kInfinite = std::numeric_limits<float>::infinity();
   const bool finite = squares < kInfinite;
   norm[place] = finite ? static_cast<float>(std::sqrt(squares) * kUp) : kInfinite;
   step[place] = kSmallestStep;
@@ -288,21 +335,75 @@ void LayoutBuilder::sort_outliers() {
   outliers_.clear();
 }
 
-std::vector<TileBounds> tile_bounds(const LayoutView& layout) {
-  std::vector<TileBounds> most(static_cast<size_t>(layout.tiles()));
-  const auto largest = [](const float* of_tile) { return *std::max_element(of_tile, of_tile + kTile); };
-  for (int64_t t = 0; t < layout.tiles(); ++t) {
-    most[static_cast<size_t>(t)] = {largest(layout.error + t * kTile), largest(layout.spread + t * kTile),
-                                    largest(layout.norm + t * kTile)};
+bool fit_together(const LayoutArrays<ArrayView>& a) {
+  if (a.block <= 0 || a.block % kTile) return false;
+  bool fit = a.label.size == a.labels && a.parts.size == a.blocks() &&
+             a.entry.size == a.blocks() * a.columns && a.byte.size == a.cell.size * kTile &&
+             a.out_ptr.size > 0;
+  for (const auto* of_place : {&a.step, &a.error, &a.spread, &a.norm}) {
+    fit = fit && of_place->size == a.tiles() * kTile;
   }
-  return most;
+  int64_t cells = 0, heavy = 0, slots = 0;
+  for (int64_t b = 0; fit && b < a.blocks(); ++b) {
+    const LayoutBlock& part = a.parts[b];
+    fit = part.first_cell == cells && part.first_heavy == heavy && part.first_slot == slots &&
+          0 <= part.n_heavy && part.n_heavy <= part.n_dense && 0 <= part.first_posting &&
+          part.first_posting <= a.posting.size;
+    cells += a.tiles_of(b) * part.n_dense;
+    heavy += a.tiles_of(b) * part.n_heavy * kTile;
+    slots += part.n_dense;
+  }
+  return fit && a.cell.size == cells && a.heavy.size == heavy && a.out_ptr.size == slots + 1 &&
+         a.out_ptr[slots] + 1 == a.outlier.size;
 }
 
-template void LayoutBuilder::count(int64_t, const CsrView<int32_t>&);
-template void LayoutBuilder::count(int64_t, const CsrView<uint16_t>&);
-template void LayoutBuilder::fill(int64_t, const CsrView<int32_t>&, int);
-template void LayoutBuilder::fill(int64_t, const CsrView<uint16_t>&, int);
-template void LayoutBuilder::fill_cells(int64_t, const CsrView<int32_t>&, int);
-template void LayoutBuilder::fill_cells(int64_t, const CsrView<uint16_t>&, int);
+}  // namespace
 
-}  // namespace xmc
+Layout::Layout(const LayoutArrays<ArrayView>& arrays)
+    : most_(static_cast<size_t>(arrays.tiles())), view_{arrays} {
+  const auto largest = [](const float* of_tile) { return *std::max_element(of_tile, of_tile + kTile); };
+  for (int64_t t = 0; t < arrays.tiles(); ++t) {
+    most_[static_cast<size_t>(t)] = {largest(arrays.error + t * kTile), largest(arrays.spread + t * kTile),
+                                     largest(arrays.norm + t * kTile)};
+  }
+  view_.most = most_.data();
+}
+
+Layout Layout::open(const LayoutArrays<ArrayView>& arrays) {
+  if (!fit_together(arrays)) throw std::invalid_argument("the arrays of the layout do not fit together");
+  return Layout(arrays);
+}
+
+Layout Layout::build(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks,
+                     double min_density, int threads) {
+  std::vector<int64_t> sizes(static_cast<size_t>(labels));
+  const auto for_blocks = [&](auto&& call) {
+    for (const auto& [first, rows] : blocks) {
+      std::visit([&, first = first](const auto& of_block) { call(first, of_block); }, rows);
+    }
+  };
+  int64_t weights = 0;
+  for_blocks([&](int64_t first, const auto& rows) {
+    for (int64_t r = 0; r < rows.rows; ++r) sizes[static_cast<size_t>(first + r)] = rows.size(r);
+    weights += rows.nnz();
+  });
+  LayoutBuilder builder(columns, weights, sizes);
+  for_blocks([&](int64_t first, const auto& rows) { builder.count(first, rows); });
+  builder.plan(min_density, static_cast<int64_t>(kDenseBudget * static_cast<double>(weights) * 8));
+  for_blocks([&](int64_t first, const auto& rows) { builder.fill(first, rows, threads); });
+  builder.plan_cells();
+  for_blocks([&](int64_t first, const auto& rows) { builder.fill_cells(first, rows, threads); });
+
+  LayoutArrays<ArrayView> view(labels, columns, builder.block);
+  std::vector<std::pair<const void*, int64_t>> memory;
+  builder.for_each([&](const char*, auto& array) { memory.emplace_back(array.data(), array.size()); });
+  view.for_each([&, next = memory.begin()](const char*, auto& array) mutable {
+    array.data = static_cast<decltype(array.data)>(next->first);
+    array.size = next++->second;
+  });
+  Layout layout(view);
+  layout.own_ = std::move(builder);
+  return layout;
+}
+
+}  // namespace xmc::predict

@@ -1,49 +1,59 @@
 // The prediction layout of a sparse linear model W (labels x columns): by column, in blocks of labels.
 //
-// In trained one-vs-all models a few labels, the frequent ones, have most of the weights. So labels are put
-// in the order of falling numbers of weights: place p holds label[p], blocks are `block` places (a multiple
-// of kTile), and a column is nearly full in one block and nearly empty in another. In each block it is stored
-// in one of two ways, decided by its density there alone; entry[b * columns + c] tells which:
+// In trained one-vs-all models the few frequent labels have most of the weights. So labels are sorted by
+// falling number of weights: place p holds label[p], a block is `block` consecutive places (a multiple of
+// kTile), a tile kTile = 64 of them. A column is then nearly full in one block and nearly empty in another,
+// and each block stores it in the way that suits its density there:
 //
-//   dense   r >= 0.  Tiles of kTile places, the last one of all padded. A tile t, counted from the block's
-//           first, has a cell for each dense column, cell[first_cell + t * n_dense + r]: the places with a
-//           weight are the bits of its mask, their weights follow each other in the tile's part of `weight`.
-//   sparse  -2 - o.  A list of postings, posting[first_posting + o] being a head that counts those behind it:
-//           the label's place in the block and its weight, side by side, because lists are short and far
-//           apart.
-//   empty   kEmpty.
+//                 block 0                     block 1                  entry[b * columns + c]
+//                 tile 0 | tile 1 | ..        tile 0 | tile 1 | ..
+//   column 0      ################ dense      ##  # ########  dense    slot r >= 0
+//   column 1      # ###### ##### # dense         #      #     sparse   -2 - offset of its list
+//   column 2        #       #      sparse                     empty    kEmpty
 //
-// Dense columns are numbered by falling numbers of weights, so that those of frequent features lie together,
-// but the first n_heavy are those that have a good part of all squares (a bias); their weights are also in
-// heavy[first_heavy + (t * n_heavy + r) * kTile + lane].
+// dense: a column with slot r has one cell per tile t of its block, cell[first_cell + t * n_dense + r]. Its
+//   mask has bit `lane` set where the label has a weight, the weights follow each other:
 //
-// Most labels are ruled out with the other dense weights in bytes (predict.h): w ~ step[p] * q with integers
-// |q| <= 127, q = byte[(first_cell + t * n_dense + r) * kTile + byte_place(lane)]. The largest kOutliers of a
-// label's dense weights would need a larger step: they are not in `cell` and `byte` but are postings as well,
-// those of dense column r are outlier[out_ptr[first_slot + r] .. out_ptr[.. + 1)). An entry of zeros follows
-// the last list.
-// error[p] is a label's largest |w - step q|, spread[p] the norm of step q, norm[p] that of all its weights;
+//     mask    ..0 0 1 0 1 1      lanes 0, 1 and 3 have a weight
+//     first = 70                 weight[70], weight[71], weight[72] are theirs
+//
+// sparse: a list of six-byte postings from posting[first_posting + offset] on, place and weight side by side
+//   since lists are short and far apart:
+//
+//     +-------+-----------+ +-------+----------+ +-------+----------+
+//     |   -   | count = 2 | | place | weight   | | place | weight   |
+//     +-------+-----------+ +-------+----------+ +-------+----------+
+//      uint16    uint32       uint16   float
+//
+// Dense columns are numbered by falling number of weights, so that frequent features lie together. The first
+// n_heavy slots are different: columns with a large share of all squared weights (a bias). Their weights are
+// also stored in full, heavy[first_heavy + (t * n_heavy + r) * kTile + lane].
+//
+// The first pass of a prediction reads the other dense weights as bytes (predict.h): w ~ step[p] * q with
+// integers |q| <= 127, q = byte[(first_cell + t * n_dense + r) * kTile + byte_place(lane)]. A label's largest
+// weights (kOutliers of them) would need a larger step: they are left out of `cell` and `byte` and are
+// postings too, outlier[out_ptr[first_slot + r] .. out_ptr[first_slot + r + 1]) for slot r. One posting of
+// zeros follows the last list (predict.cpp reads one past a list's end).
+//
+// Bounds of each place: error = largest |w - step q|, spread = norm of step q, norm = norm of all weights;
 // rounded up, padded to whole tiles, infinite for labels with a weight that is not finite.
 //
-// The order in which a score is summed, sparse columns from left to right, then outliers and then the other
-// dense weights likewise, thus depends on the model only: never on the batch or the threads.
+// A score is summed in an order that depends on the model only, never on the batch or the threads: sparse
+// columns from left to right, then outliers, then the other dense weights.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <variant>
 #include <vector>
 
 #include "core/buffer.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::predict {
 
 inline constexpr int64_t kTile = 64;
 inline constexpr int32_t kEmpty = -1;
-inline constexpr int64_t kMostDense = 65536;  // of a block: numbers of 16 bits, sums of products of 32
-inline constexpr double kOutliers = 0.003;    // share of a label's dense weights
 
 // Where a lane's byte is in its tile: interleaving the 16-byte parts of four columns twice by the processor's
 // unpack instructions then gives the four bytes of 16 consecutive lanes.
@@ -51,38 +61,40 @@ inline constexpr int64_t byte_place(int64_t lane) {
   return lane % 16 / 4 * 16 + lane / 16 * 4 + lane % 4;
 }
 
-// Six bytes; in arrays of the layout three numbers of 16 bits.
+// `Number` is the type a struct is stored as in files: a Posting is three numbers of 16 bits, a Cell two and
+// a LayoutBlock six of 64.
 struct Posting {
-  uint16_t place;
-  uint16_t bits[2];
+  using Number = uint16_t;
+  uint16_t place = 0;
+  uint16_t bits[2] = {0, 0};  // a float, or the count of a list; not aligned
 
+  Posting() = default;
   Posting(uint16_t p, float w) : place(p) { std::memcpy(bits, &w, sizeof w); }
-  Posting() : place(0), bits{0, 0} {}
   static Posting head(uint32_t count) {
     Posting p;
     std::memcpy(p.bits, &count, sizeof count);
     return p;
   }
-  float weight() const {
-    float w;
-    std::memcpy(&w, bits, sizeof w);
-    return w;
-  }
-  uint32_t count() const {
-    uint32_t n;
-    std::memcpy(&n, bits, sizeof n);
-    return n;
+  float weight() const { return as<float>(); }
+  uint32_t count() const { return as<uint32_t>(); }
+
+ private:
+  template <class T>
+  T as() const {
+    T value;
+    std::memcpy(&value, bits, sizeof value);
+    return value;
   }
 };
 
-// The weights of a tile in a dense column; in arrays of the layout two numbers of 64 bits.
 struct Cell {
-  uint64_t mask = 0;   // bit `lane`: there is one
-  uint64_t first = 0;  // of them in `weight`
+  using Number = int64_t;
+  uint64_t mask = 0;
+  uint64_t first = 0;
 };
 
-// Where a block's parts are; in arrays of the layout six numbers of 64 bits.
 struct LayoutBlock {
+  using Number = int64_t;
   int64_t n_dense = 0;
   int64_t n_heavy = 0;
   int64_t first_cell = 0;
@@ -91,30 +103,43 @@ struct LayoutBlock {
   int64_t first_posting = 0;
 };
 
-// The largest of a tile's bounds.
-struct TileBounds {
-  float error, spread, norm;
+// Memory of somebody else; reads like a pointer.
+template <class T>
+struct ArrayView {
+  const T* data = nullptr;
+  int64_t size = 0;
+  operator const T*() const { return data; }
 };
 
-struct LayoutView {
+// The arrays of a layout: Buffer where it is built, ArrayView where it is read.
+template <template <class> class Array>
+struct LayoutArrays {
+  LayoutArrays() = default;
+  LayoutArrays(int64_t n_labels, int64_t n_columns, int64_t block_places)
+      : labels(n_labels), columns(n_columns), block(block_places) {}
+
   int64_t labels = 0;
   int64_t columns = 0;
   int64_t block = kTile;
-  const int32_t* label = nullptr;      // labels
-  const LayoutBlock* parts = nullptr;  // blocks
-  const int32_t* entry = nullptr;      // blocks * columns
-  const Cell* cell = nullptr;
-  const float* weight = nullptr;
-  const float* heavy = nullptr;
-  const int8_t* byte = nullptr;  // cells * kTile
-  const float* step = nullptr;   // tiles * kTile, as the next three
-  const float* error = nullptr;
-  const float* spread = nullptr;
-  const float* norm = nullptr;
-  const TileBounds* most = nullptr;  // tiles; not stored
-  const Posting* posting = nullptr;
-  const int32_t* out_ptr = nullptr;  // slots of all blocks + 1
-  const Posting* outlier = nullptr;
+  Array<int32_t> label;      // labels
+  Array<LayoutBlock> parts;  // blocks
+  Array<int32_t> entry;      // blocks * columns
+  Array<Cell> cell;
+  Array<float> weight;
+  Array<float> heavy;
+  Array<int8_t> byte;                      // cells * kTile
+  Array<float> step, error, spread, norm;  // tiles * kTile
+  Array<Posting> posting;
+  Array<int32_t> out_ptr;  // slots of all blocks + 1
+  Array<Posting> outlier;
+
+  // Calls fn(name, array) for each: the only list of the arrays, their names are those in files.
+  template <class Fn>
+  void for_each(Fn&& fn) {
+    fn("label", label), fn("parts", parts), fn("entry", entry), fn("cell", cell), fn("weight", weight);
+    fn("heavy", heavy), fn("byte", byte), fn("step", step), fn("error", error), fn("spread", spread);
+    fn("norm", norm), fn("posting", posting), fn("out_ptr", out_ptr), fn("outlier", outlier);
+  }
 
   int64_t tiles() const { return (labels + kTile - 1) / kTile; }
   int64_t blocks() const { return (labels + block - 1) / block; }
@@ -124,66 +149,38 @@ struct LayoutView {
   }
 };
 
-// The bounds of the tiles of a layout.
-std::vector<TileBounds> tile_bounds(const LayoutView& layout);
-
-// Makes the arrays of a layout from label blocks in CSR, given in label order, all of them three times:
-// count() first, then plan() and fill(), then plan_cells() and fill_cells(). Rows have sorted unique columns,
-// Index is int32_t or uint16_t.
-class LayoutBuilder {
- public:
-  // sizes: the number of weights of each label.
-  LayoutBuilder(int64_t columns, const std::vector<int64_t>& sizes);
-
-  template <class Index>
-  void count(int64_t first_label, const CsrView<Index>& rows);
-  // A column is dense in a block from `min_density` on, while the dense part stays within `budget` bytes, the
-  // fullest first, and at most kMostDense of a block; from somewhat less on while they are few there.
-  void plan(double min_density, int64_t budget);
-  template <class Index>
-  void fill(int64_t first_label, const CsrView<Index>& rows, int threads);
-  void plan_cells();
-  template <class Index>
-  void fill_cells(int64_t first_label, const CsrView<Index>& rows, int threads);
-
-  const int64_t labels;
-  const int64_t columns;
-  int64_t block;
-  Buffer<int32_t> label;
-  Buffer<LayoutBlock> parts;
-  Buffer<int32_t> entry;
-  Buffer<Cell> cell;
-  Buffer<float> weight, heavy;
-  Buffer<int8_t> byte;
-  Buffer<float> step, error, spread, norm;
-  Buffer<int32_t> out_ptr;
-  Buffer<Posting> posting, outlier;
-
- private:
-  struct Outlier {
-    int32_t slot;
-    Posting posting;
-  };
-  std::vector<int32_t> place_;                  // of each label
-  std::vector<uint32_t> counts_;                // of each entry; from plan() on where its next posting goes
-  std::vector<float> squares_;                  // of each entry
-  std::vector<std::vector<Outlier>> outliers_;  // by block
-
-  void choose_dense(double min_density, int64_t budget);
-  void number_columns(int64_t b);
-  void sort_outliers();
-
-  // Calls fn(place, columns, weights, n) for each label of the rows, in threads by block.
-  template <class Index, class Fn>
-  void for_labels(int64_t first_label, const CsrView<Index>& rows, int threads, const Fn& fn);
-  // Dense weights, outliers and bounds of the label at place p, from its n weights; `sizes` is scratch.
-  template <class Index>
-  void fill_dense(int64_t p, const Index* columns, const float* weights, int64_t n,
-                  std::vector<float>& sizes);
-  // The integer for a weight of the label at place p; an outlier's is larger than a byte.
-  double rounded(int64_t p, bool is_heavy, float w) const {
-    return is_heavy || norm[p] > std::numeric_limits<float>::max() ? 0 : std::nearbyint(w / double{step[p]});
-  }
+// The largest bounds of a tile.
+struct TileBounds {
+  float error, spread, norm;
 };
 
-}  // namespace xmc
+struct LayoutView : LayoutArrays<ArrayView> {
+  const TileBounds* most = nullptr;  // tiles; not stored
+};
+
+// Consecutive labels of a model; rows have sorted unique columns.
+struct LabelBlock {
+  int64_t first_label;
+  std::variant<CsrView<int32_t>, CsrView<uint16_t>> rows;
+};
+
+// A layout ready to predict. It owns what build() made; arrays given to open() must outlive it.
+class Layout {
+ public:
+  // `blocks` in label order. A column is dense in a block from the density `min_density` on.
+  static Layout build(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks,
+                      double min_density, int threads);
+  // Throws std::invalid_argument unless the arrays fit together.
+  static Layout open(const LayoutArrays<ArrayView>& arrays);
+  static constexpr double kMinDensity = 1.0 / 16;  // tuned, see layout.cpp
+
+  const LayoutView& view() const { return view_; }
+
+ private:
+  explicit Layout(const LayoutArrays<ArrayView>& arrays);
+  LayoutArrays<Buffer> own_;
+  std::vector<TileBounds> most_;
+  LayoutView view_;
+};
+
+}  // namespace xmc::predict

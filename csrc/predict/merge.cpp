@@ -5,7 +5,7 @@
 #include "core/parallel.h"
 #include "core/topk.h"
 
-namespace xmc {
+namespace xmc::predict {
 
 void merge_topk(const std::vector<CsrView<>>& lists, int64_t k, int threads, int32_t* ids, float* scores,
                 int32_t* counts) {
@@ -39,4 +39,4 @@ void merge_topk(const std::vector<CsrView<>>& lists, int64_t k, int threads, int
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::predict

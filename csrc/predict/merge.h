@@ -6,7 +6,7 @@
 
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::predict {
 
 // For each row the k best of the union of that row's entries in all lists. A label that occurs in several
 // lists gets the sum of its scores, in the order of the lists. All lists have the same rows.
@@ -14,4 +14,4 @@ namespace xmc {
 void merge_topk(const std::vector<CsrView<>>& lists, int64_t k, int threads, int32_t* ids, float* scores,
                 int32_t* counts);
 
-}  // namespace xmc
+}  // namespace xmc::predict

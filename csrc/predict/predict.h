@@ -1,34 +1,31 @@
 // Exact top-k of a sparse linear model: scores = x W^T for each row, the k best by (score, lower label).
 //
-// Rows are taken in chunks, labels in blocks (see layout.h): a block's postings are added into the rows'
-// partial scores, then each tile of kTile labels is finished in registers for all these rows, so that its
-// weights come from the cache. Blocks with few dense weights, which stay in a cache anyway, take some rows at
-// a time, so that the partial scores stay there as well.
+// Rows are taken in batches, labels in blocks (layout.h). For each block
+//   1. partial scores: the postings of sparse columns and the outliers are added up;
+//   2. bounds: each tile of kTile labels is finished in registers for all rows of the batch, so that its
+//      weights come from the cache, with weights and values rounded to integers;
+//   3. exact scores of the few labels that can still be among the k best (tibkat-gnd: 8 of 41,218), the one
+//      with the largest upper bound first.
+// Blocks with few dense weights, which stay in a cache anyway, take some rows at a time, so that the partial
+// scores stay there too. Where k is no small part of the labels, step 2 computes exact scores of all.
 //
-// A first pass takes the dense weights in bytes (layout.h): a row's values there are rounded too,
-// |x| ~ unit * a with integers a <= levels (PredictKernels), positive and negative ones apart, so that sums
-// of products are exact integers. With d what rounding left over of the row's values x', x all of its n
-// values and u = 2^-24,
-//   |score - exact| <= |x'|_1 error + |d|_2 spread + 5 (n + 8) u (|x| norm + |score|),
-// the last term being the rounding of both sums. A label whose upper bound is below the k-th best lower bound
-// of the labels before it is out; of the others the few are scored exactly at the end of the block, the best
-// first, that can still be among the k best (tibkat-gnd: 8 of 41,218). Where k is no small part of the labels
-// all are scored exactly at once.
+// Bounds: dense weights are bytes (layout.h), w ~ step q. The row's dense values x' are rounded too,
+// |x'| ~ unit * a with integers a <= levels (PredictKernels), positive and negative ones apart, so that sums
+// of products are exact integers. With d = rounding residual of x', n = number of all values x of the row,
+// u = 2^-24,
+//   |score - exact| <= |x'|_1 error + |d|_2 spread + 5 (n + 8) u (|x| norm + |score|);
+// the last term is the rounding of both sums. A label is out when its upper bound is below the k-th best
+// lower bound of the labels before it.
 #pragma once
 
 #include <cstdint>
 
+#include "core/row_options.h"
 #include "core/simd.h"
 #include "core/types.h"
 #include "predict/layout.h"
 
-namespace xmc {
-
-struct RowOptions {
-  bool normalize;  // l2-normalise the row first
-  bool has_bias;   // then append the constant feature `bias` as the last column
-  float bias;
-};
+namespace xmc::predict {
 
 // Monotone per-label change of a score before ranking (calibration): scale[l] * score + shift[l]. Null: none.
 // Both arrays are padded to tiles() * kTile.
@@ -107,4 +104,4 @@ struct PredictKernels {
 };
 XMC_SIMD_TABLE(PredictKernels, predict_kernels)
 
-}  // namespace xmc
+}  // namespace xmc::predict

@@ -3,7 +3,8 @@
 #include "core/vec.h"
 #include "predict/predict.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::predict::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 void split(const int32_t* entry, const int32_t* column, const float* value, int64_t n, FeatureList& dense,
@@ -380,4 +381,4 @@ float score(const PredictTile& tile, const PredictRows& rows, int64_t i, int64_t
 
 const PredictKernels predict_kernels_table = {&split, kMostTiles, &levels, &bounds, &exact, &score};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::predict::XMC_SIMD_NS

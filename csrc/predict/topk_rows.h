@@ -8,7 +8,7 @@
 
 #include "core/topk.h"
 
-namespace xmc {
+namespace xmc::predict {
 
 class TopKRows {
  public:
@@ -53,4 +53,4 @@ class TopKRows {
   std::vector<float> thresholds_;
 };
 
-}  // namespace xmc
+}  // namespace xmc::predict

@@ -5,7 +5,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::spmm {
 
 namespace {
 constexpr int64_t kRows = 256;  // rows of the gradient per unit of work
@@ -17,12 +17,10 @@ void row_adam(const AdamStep& step, const int64_t* rows, DenseView<float> G, int
     throw std::invalid_argument("the gradient names a row that the weight does not have");
   }
   const RowAdamKernels& kernels = row_adam_kernels();
-  parallel_for(chunk_count(G.rows, kRows), threads, [&](int64_t block, int) {
-    for (int64_t i = block * kRows; i < std::min(G.rows, (block + 1) * kRows); ++i) {
-      const int64_t at = rows[i] * G.cols;
-      kernels.row(step, G.data + i * G.cols, G.cols, W + at, M + at, V + at);
-    }
+  parallel_items(G.rows, kRows, threads, [&](int64_t i, int) {
+    const int64_t at = rows[i] * G.cols;
+    kernels.row(step, G.data + i * G.cols, G.cols, W + at, M + at, V + at);
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::spmm

@@ -11,7 +11,7 @@
 #include "core/simd.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::spmm {
 
 struct AdamStep {
   float beta1, beta2, eps, rate, scale;
@@ -27,4 +27,4 @@ XMC_SIMD_TABLE(RowAdamKernels, row_adam_kernels)
 void row_adam(const AdamStep& step, const int64_t* rows, DenseView<float> G, int64_t count, int threads,
               float* W, float* M, float* V);
 
-}  // namespace xmc
+}  // namespace xmc::spmm

@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::spmm::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 void row(const AdamStep& step, const float* g, int64_t k, float* w, float* m, float* v) {
@@ -27,4 +28,4 @@ void row(const AdamStep& step, const float* g, int64_t k, float* w, float* m, fl
 
 extern const RowAdamKernels row_adam_kernels_table = {&row};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::spmm::XMC_SIMD_NS

@@ -4,7 +4,7 @@
 
 #include "core/parallel.h"
 
-namespace xmc {
+namespace xmc::spmm {
 
 namespace {
 constexpr int64_t kRows = 64;  // rows of A per unit of work
@@ -12,13 +12,11 @@ constexpr int64_t kRows = 64;  // rows of A per unit of work
 
 void spmm(CsrView<int32_t, float> A, DenseView<float> B, int threads, float* C) {
   const SpmmKernels& kernels = spmm_kernels();
-  parallel_for(chunk_count(A.rows, kRows), threads, [&](int64_t block, int) {
-    for (int64_t i = block * kRows; i < std::min(A.rows, (block + 1) * kRows); ++i) {
-      const int64_t first = A.begin(i);
-      kernels.row(A.indices + first, A.data ? A.data + first : nullptr, A.size(i), B.data, B.cols,
-                  C + i * B.cols);
-    }
+  parallel_items(A.rows, kRows, threads, [&](int64_t i, int) {
+    const int64_t first = A.begin(i);
+    kernels.row(A.indices + first, A.data ? A.data + first : nullptr, A.size(i), B.data, B.cols,
+                C + i * B.cols);
   });
 }
 
-}  // namespace xmc
+}  // namespace xmc::spmm

@@ -10,7 +10,7 @@
 #include "core/simd.h"
 #include "core/types.h"
 
-namespace xmc {
+namespace xmc::spmm {
 
 struct SpmmKernels {
   // out[0 .. k) = sum over e < count of (values ? values[e] : 1) * B[columns[e] * k + (0 .. k)].
@@ -21,4 +21,4 @@ XMC_SIMD_TABLE(SpmmKernels, spmm_kernels)
 
 void spmm(CsrView<int32_t, float> A, DenseView<float> B, int threads, float* C);
 
-}  // namespace xmc
+}  // namespace xmc::spmm

@@ -2,7 +2,8 @@
 
 #include "core/vec.h"
 
-namespace xmc::XMC_SIMD_NS {
+namespace xmc::spmm::XMC_SIMD_NS {
+using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 // The columns [0, V * kWidth) of the result row, held in V registers over the whole sum.
@@ -50,4 +51,4 @@ void row(const int32_t* columns, const float* values, int64_t count, const float
 
 extern const SpmmKernels spmm_kernels_table = {&row};
 
-}  // namespace xmc::XMC_SIMD_NS
+}  // namespace xmc::spmm::XMC_SIMD_NS

@@ -6,47 +6,91 @@ Sub-modules are imported on first use; importing the package loads neither torch
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from xmc_fast._progress import set_progress
 from xmc_fast._threads import cpu_features
+
+if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
+    from xmc_fast import (
+        cluster,
+        data,
+        decide,
+        declare,
+        engine,
+        knn,
+        linear,
+        mach,
+        metrics,
+        model,
+        nn,
+        planner,
+        plots,
+        propensity,
+        text,
+        texts,
+        tree,
+    )
+    from xmc_fast._folder import load
+    from xmc_fast.declare import LinearDeclare
+    from xmc_fast.linear import OneVsAll
+    from xmc_fast.mach import Mach
+    from xmc_fast.model import SparseModel
+    from xmc_fast.planner import plan
+    from xmc_fast.texts import TextClassifier
+    from xmc_fast.tree import LabelTree
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. Sub-modules map to themselves.
-_LAZY = {
-    "cluster": "xmc_fast.cluster",
-    "mach": "xmc_fast.mach",
-    "Mach": "xmc_fast.mach",
-    "data": "xmc_fast.data",
-    "pipeline": "xmc_fast.pipeline",
-    "plan": "xmc_fast.planner",
-    "planner": "xmc_fast.planner",
-    "engine": "xmc_fast.engine",
-    "plots": "xmc_fast.plots",
-    "TextModel": "xmc_fast.pipeline",
-    "text": "xmc_fast.text",
-    "linear": "xmc_fast.linear",
-    "metrics": "xmc_fast.metrics",
-    "nn": "xmc_fast.nn",
-    "model": "xmc_fast.model",
-    "OneVsAll": "xmc_fast.linear",
-    "propensity": "xmc_fast.propensity",
-    "SparseModel": "xmc_fast.model",
-    "decide": "xmc_fast.decide",
-    "declare": "xmc_fast.declare",
-    "LinearDeclare": "xmc_fast.declare",
-    "knn": "xmc_fast.knn",
-}
+__all__ = [
+    "LabelTree",
+    "LinearDeclare",
+    "Mach",
+    "OneVsAll",
+    "SparseModel",
+    "TextClassifier",
+    "__version__",
+    "cluster",
+    "cpu_features",
+    "data",
+    "decide",
+    "declare",
+    "engine",
+    "knn",
+    "linear",
+    "load",
+    "mach",
+    "metrics",
+    "model",
+    "nn",
+    "plan",
+    "planner",
+    "plots",
+    "propensity",
+    "set_progress",
+    "text",
+    "texts",
+    "tree",
+]
 
-__all__ = ["__version__", "cpu_features", *_LAZY]
+# The sub-module that defines a public name; the others are sub-modules themselves.
+_DEFINED_IN = {
+    "LabelTree": "tree",
+    "LinearDeclare": "declare",
+    "Mach": "mach",
+    "OneVsAll": "linear",
+    "SparseModel": "model",
+    "TextClassifier": "texts",
+    "load": "_folder",
+    "plan": "planner",
+}
 
 
 def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module 'xmc_fast' has no attribute {name!r}")
-    loaded = importlib.import_module(module)
-    return loaded if module == f"xmc_fast.{name}" else getattr(loaded, name)
+    module = importlib.import_module(f"xmc_fast.{_DEFINED_IN.get(name, name)}")
+    return getattr(module, name) if name in _DEFINED_IN else module
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,8 @@ and without duplicates unless stated. Validation happens here, once.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +40,34 @@ def features(X: Any, name: str = "X", *, n_features: int | None = None) -> Csr:
     if n_features is not None and matrix.shape[1] != n_features:
         raise ValueError(f"{name} has {matrix.shape[1]} columns, expected {n_features}")
     return _csr(matrix, matrix.data)
+
+
+def dense_features(X: Any, name: str = "X", *, n_features: int | None = None) -> npt.NDArray[np.float32]:
+    """Dense features as a C-contiguous float32 matrix (not copied if it is one); NaN and inf are refused."""
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if n_features is not None and array.shape[1] != n_features:
+        raise ValueError(f"{name} has {array.shape[1]} columns, expected {n_features}")
+    x = np.ascontiguousarray(array, np.float32)
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        row, col = bad[0]
+        raise ValueError(
+            f"{name} must be finite, got {x[row, col]} at row {row}, column {col} ({len(bad)} such values)"
+        )
+    return x
+
+
+def fingerprint(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """A hash of named arrays: names, types, shapes and bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def labels(Y: Any, name: str = "Y", *, n_rows: int | None = None, n_labels: int | None = None) -> Csr:

@@ -1,620 +1,116 @@
+# Made by csrc/bind/make_stub.py from the compiled module: do not edit.
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
+from typing_extensions import Buffer
 
-# core
-def simd_level() -> str: ...
-def simd_supported() -> str: ...
-def force_simd_level(name: str) -> None: ...
-def available_cpus() -> int: ...
-def default_threads() -> int: ...
-def set_default_threads(threads: int) -> None: ...
-def new_result(bytes: int) -> npt.NDArray[np.uint8]: ...
-def recycled_bytes(release: bool) -> int: ...
-def measure_roofline(threads: int, seconds: float) -> tuple[float, float, float]: ...
-def measure_random_lines(table_lines: int, seconds: float) -> float: ...
-def parse_cpulist(text: str) -> list[int]: ...
-def numa_topology(root: str, allowed: list[int]) -> list[tuple[int, list[int]]]: ...
-def numa_machine() -> list[tuple[int, list[int]]]: ...
-def numa_pinned_test(nodes: list[tuple[int, list[int]]], thread: int, fn: Callable[[], object]) -> object: ...
-def numa_replicas_test(
-    nodes: list[tuple[int, list[int]]], threads: int, values: npt.NDArray[np.float32]
-) -> tuple[list[dict[str, object]], list[tuple[int, float]]]: ...
-def parallel_for_test(blocks: int, threads: int, fn: Callable[[int], object]) -> None: ...
+Csr: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], tuple[int, int]]
 
-# cluster
-def label_centroids(
-    cols: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    positives_indptr: npt.NDArray[np.int64],
-    positives_indices: npt.NDArray[np.int32],
-    max_features: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-def label_tree(
-    cols: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    positives_indptr: npt.NDArray[np.int64],
-    positives_indices: npt.NDArray[np.int32],
-    max_leaf: int,
-    max_features: int,
-    max_iterations: int,
-    tolerance: float,
-    seed: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...
-
-# metrics
-def rank_sparse_f32(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    cols: int,
-    filter_indptr: npt.NDArray[np.int64],
-    filter_indices: npt.NDArray[np.int32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def rank_sparse_f64(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float64],
-    cols: int,
-    filter_indptr: npt.NDArray[np.int64],
-    filter_indices: npt.NDArray[np.int32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def rank_dense_f32(
-    scores: npt.NDArray[np.float32],
-    filter_indptr: npt.NDArray[np.int64],
-    filter_indices: npt.NDArray[np.int32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def rank_dense_f64(
-    scores: npt.NDArray[np.float64],
-    filter_indptr: npt.NDArray[np.int64],
-    filter_indices: npt.NDArray[np.int32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def rank_ids(
-    ids: npt.NDArray[np.int64],
-    labels: int,
-    filter_indptr: npt.NDArray[np.int64],
-    filter_indices: npt.NDArray[np.int32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def match_hits(
-    truth_indptr: npt.NDArray[np.int64],
-    truth_indices: npt.NDArray[np.int32],
-    indptr: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    threads: int,
-) -> npt.NDArray[np.uint8]: ...
-def instance_sums(
-    cols: int,
-    truth_indptr: npt.NDArray[np.int64],
-    truth_indices: npt.NDArray[np.int32],
-    indptr: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    hits: npt.NDArray[np.uint8],
-    weights: npt.NDArray[np.int32],
-    ks: Sequence[int],
-    inverse_propensity: npt.NDArray[np.float64],
-    threads: int,
-) -> npt.NDArray[np.float64]: ...
-def label_counts(
-    cols: int,
-    truth_indptr: npt.NDArray[np.int64],
-    truth_indices: npt.NDArray[np.int32],
-    indptr: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int32],
-    hits: npt.NDArray[np.uint8],
-    weights: npt.NDArray[np.int32],
-    ks: Sequence[int],
-    threads: int,
-) -> npt.NDArray[np.int32]: ...
-def macro_sums(
-    counts: npt.NDArray[np.int32],
-    labels: int,
-    ks: int,
-    rows: float,
-    beta: float,
-    group: npt.NDArray[np.int32],
-    groups: int,
-    positives_only: bool,
-    threads: int,
-) -> npt.NDArray[np.float64]: ...
-
-# data
-def parse_text(
-    text: Any,
-    begin: int,
-    end: int,
-    name: str,
-    first_line: int,
-    first_row: int,
-    max_rows: int,
-    n_features: int,
-    n_labels: int,
-    base: int,
-    label_field: bool,
-    comments: bool,
-    sum_duplicates: bool,
-    blank: str,
-    threads: int,
-) -> tuple[
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    int,
-    int,
-    int,
-]: ...
-def make_synthetic(
-    rows: int,
-    feature_ids: npt.NDArray[np.int32],
-    label_ids: npt.NDArray[np.int32],
-    features_per_point: float,
-    labels_per_point: float,
-    beta: float,
-    signal: float,
-    prototype: int,
-    seed: int,
-    threads: int,
-) -> tuple[
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-]: ...
-
-class Terms:
-    def __init__(self, text: bytes, offsets: npt.NDArray[np.int64]) -> None: ...
-    def transform(
-        self,
-        texts: list[Any],
-        lowercase: bool,
-        word_bits: npt.NDArray[np.uint8],
-        low: int,
-        high: int,
-        idf: npt.NDArray[np.float32],
-        sublinear: bool,
-        norm: str,
-        threads: int,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-
-class TermCounts:
-    def __init__(
-        self,
-        texts: list[Any],
-        lowercase: bool,
-        word_bits: npt.NDArray[np.uint8],
-        low: int,
-        high: int,
-        keep_rows: bool,
-        threads: int,
-    ) -> None: ...
-    def n_terms(self) -> int: ...
-    def select(
-        self, low: int, high: int
-    ) -> tuple[bytes, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
-    def rows(
-        self,
-        columns: npt.NDArray[np.int32],
-        idf: npt.NDArray[np.float32],
-        sublinear: bool,
-        norm: str,
-        threads: int,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-
-def format_rows(
-    x_indptr: npt.NDArray[np.int64],
-    x_indices: npt.NDArray[np.int32],
-    x_data: npt.NDArray[np.float32],
-    y_indptr: npt.NDArray[np.int64],
-    y_indices: npt.NDArray[np.int32],
-    labels: bool,
-    first: int,
-    last: int,
-    threads: int,
-) -> bytes: ...
-
-# decide
-def decide_scan(
-    indptr: Any, indices: Any, data: Any, labels: int, k: int, threads: int
-) -> tuple[int, bool, bool]: ...
-def decide_candidates(
-    indptr: Any, indices: Any, data: Any, labels: int, k: int, threads: int
-) -> tuple[Any, Any, Any]: ...
-def decide_column_sums(indptr: Any, indices: Any, data: Any, labels: int) -> Any: ...
-def decide_truth(
-    indptr: Any, indices: Any, data: Any, y_indptr: Any, y_indices: Any, trust: Any, threads: int
-) -> Any: ...
-def decide_utility(
-    terms: Any, label_weights: Any, positives: Any, n: int, k: int, t: Any, q: Any
-) -> float: ...
-def decide_gradient(
-    terms: Any, label_weights: Any, positives: Any, n: int, k: int, t: Any, q: Any
-) -> tuple[Any, Any]: ...
-def decide_weighted_topk(
-    indptr: Any, indices: Any, data: Any, a: Any, b: Any, k: int, threads: int
-) -> tuple[Any, Any]: ...
-def decide_bca(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    terms: Any,
-    label_weights: Any,
-    positives: Any,
-    custom: Any,
-    custom_weight: float,
-    k: int,
-    start: str,
-    start_labels: Any,
-    relaxed_rounds: int,
-    tolerance: float,
-    max_passes: int,
-    seed: int,
-    threads: int,
-) -> tuple[Any, Any, float, list[float], list[int], bool]: ...
-def decide_linear(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    terms: Any,
-    label_weights: Any,
-    positives: Any,
-    k: int,
-    threads: int,
-) -> tuple[Any, Any, float, float]: ...
-def decide_frank_wolfe(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    y_indptr: Any,
-    y_indices: Any,
-    trust: Any,
-    terms: Any,
-    label_weights: Any,
-    positives: Any,
-    k: int,
-    max_iterations: int,
-    tolerance: float,
-    smoothing: float,
-    threads: int,
-) -> tuple[Any, Any, Any, list[float], list[float], bool]: ...
-def decide_predict_mixture(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    a: Any,
-    b: Any,
-    cumulative: list[float],
-    labels: int,
-    k: int,
-    seed: int,
-    threads: int,
-) -> tuple[Any, Any]: ...
-def decide_thresholds(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    truth: Any,
-    terms: Any,
-    label_weights: Any,
-    positives: Any,
-    threads: int,
-) -> tuple[Any, Any, Any, float]: ...
-def decide_dense_weighted_topk(
-    eta: int,
-    rows: int,
-    labels: int,
-    stride: int,
-    a: int,
-    b: int,
-    k: int,
-    threads: int,
-    out_labels: int,
-    out_gains: int,
-) -> None: ...
-
-# knn
+class Analyzer:
+    def __init__(self, kind: str, low: int, high: int, lowercase: bool, word_bits: NDArray[np.uint8], pages: NDArray[np.uint16], cells: NDArray[np.uint32], replacements: bytes, stop_words: Sequence[str]) -> None: ...
+class Corpus:
+    def __init__(self, fields: list[Any], weights: Sequence[float], resolve_sigma: object) -> None: ...
+    def n_rows(self) -> int: ...
+class FaninLayer:
+    def __init__(self, labels: int, features: int, fan_in: int, group_size: int, indices: int, index_bits: int, weights: int, weight_type: int, bias: int, bias_type: int) -> None: ...
 class KnnIndex:
-    def __init__(self, rows: npt.NDArray[np.float32]) -> None: ...
+    def __init__(self, rows: NDArray[np.float32]) -> None: ...
     @property
     def rows(self) -> int: ...
     @property
     def features(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-    def search(
-        self, queries: npt.NDArray[np.float32], q: int, threads: int
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-
-def recover_labels(
-    ids: npt.NDArray[np.int32],
-    similarity: npt.NDArray[np.float32],
-    n_labels: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]: ...
-
-# spmm
-def spmm(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    dense: npt.NDArray[np.float32],
-    threads: int,
-) -> npt.NDArray[np.float32]: ...
-def row_adam(
-    weight: npt.NDArray[np.float32],
-    mean: npt.NDArray[np.float32],
-    square: npt.NDArray[np.float32],
-    rows: npt.NDArray[np.int64],
-    gradient: npt.NDArray[np.float32],
-    step: tuple[float, float, float, float, float],
-    threads: int,
-) -> None: ...
-
-# predict
-def build_layout(
-    labels: int,
-    columns: int,
-    blocks: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]],
-    min_density: float,
-    budget_ratio: float,
-    threads: int,
-) -> tuple[
-    int,
-    npt.NDArray[np.int32],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.int64],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.int8],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.float32],
-    npt.NDArray[np.uint16],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.uint16],
-]: ...
-def merge_topk(
-    lists: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]],
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]: ...
-
+    def search(self, queries: NDArray[np.float32], q: int, threads: int) -> Any: ...
 class PredictLayout:
-    def __init__(
-        self,
-        labels: int,
-        columns: int,
-        block: int,
-        label: npt.NDArray[np.int32],
-        parts: npt.NDArray[np.int64],
-        entry: npt.NDArray[np.int32],
-        cell: npt.NDArray[np.int64],
-        weight: npt.NDArray[np.float32],
-        heavy: npt.NDArray[np.float32],
-        byte: npt.NDArray[np.int8],
-        step: npt.NDArray[np.float32],
-        error: npt.NDArray[np.float32],
-        spread: npt.NDArray[np.float32],
-        norm: npt.NDArray[np.float32],
-        posting: npt.NDArray[np.uint16],
-        out_ptr: npt.NDArray[np.int32],
-        outlier: npt.NDArray[np.uint16],
-    ) -> None: ...
-    def topk(
-        self,
-        indptr: npt.NDArray[np.int64],
-        indices: npt.NDArray[np.int32],
-        data: npt.NDArray[np.float32],
-        normalize: bool,
-        bias: float | None,
-        scale: npt.NDArray[np.float32],
-        shift: npt.NDArray[np.float32],
-        k: int,
-        threads: int,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-
-# linear
-def linear_train(
-    x_indptr: npt.NDArray[np.int64],
-    x_indices: npt.NDArray[np.int32],
-    x_data: npt.NDArray[np.float32],
-    n_features: int,
-    x_dense: npt.NDArray[np.float32],
-    y_indptr: npt.NDArray[np.int64],
-    y_indices: npt.NDArray[np.int32],
-    cost_positive: npt.NDArray[np.float32],
-    cost_negative: npt.NDArray[np.float32],
-    warm_indptr: npt.NDArray[np.int64],
-    warm_indices: npt.NDArray[np.int32],
-    warm_data: npt.NDArray[np.float32],
-    batches: npt.NDArray[np.int64],
-    solver: int,
-    loss: int,
-    init: int,
-    C: float,
-    eps: float,
-    max_iterations: int,
-    seed: int,
-    threshold: float,
-    keep_top: int,
-    threads: int,
-    on_batch: Callable[..., None],
-) -> list[dict[str, object]]: ...
-
-# fanin: tensors are addresses, types 0 float32, 1 bfloat16, 2 float16
-class FaninLayer:
-    def __init__(
-        self,
-        labels: int,
-        features: int,
-        fan_in: int,
-        group_size: int,
-        indices: int,
-        index_bits: int,
-        weights: int,
-        weight_type: int,
-        bias: int,
-        bias_type: int,
-    ) -> None: ...
-
-def fanin_forward(
-    layer: FaninLayer,
-    x: int,
-    x_type: int,
-    x_order: int,
-    batch: int,
-    to: int,
-    to_type: int,
-    to_order: int,
-    threads: int,
-) -> None: ...
-def fanin_grad_features(
-    layer: FaninLayer, g: int, g_type: int, g_order: int, batch: int, gx: int, gx_type: int, threads: int
-) -> None: ...
-def fanin_grad_weights(
-    layer: FaninLayer,
-    x: int,
-    x_type: int,
-    x_order: int,
-    g: int,
-    g_type: int,
-    g_order: int,
-    batch: int,
-    gw: int,
-    gw_type: int,
-    gbias: int,
-    gbias_type: int,
-    threads: int,
-) -> None: ...
-def fanin_grad_features_sparse(
-    layer: FaninLayer,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    gx: int,
-    gx_type: int,
-    threads: int,
-) -> None: ...
-def fanin_grad_weights_sparse(
-    layer: FaninLayer,
-    x: int,
-    x_type: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    data: npt.NDArray[np.float32],
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
-def fanin_loss(
-    layer: FaninLayer,
-    x: int,
-    x_type: int,
-    batch: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    loss: int,
-    scale: float,
-    gx: int,
-    gx_type: int,
-    gw: int,
-    gw_type: int,
-    gbias: int,
-    gbias_type: int,
-    threads: int,
-) -> float: ...
-def fanin_topk(
-    layer: FaninLayer, x: int, x_type: int, batch: int, k: int, threads: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]: ...
-def fanin_rewire(
-    layer: FaninLayer,
-    strength: npt.NDArray[np.float32],
-    threshold: float,
-    count: int,
-    candidates: npt.NDArray[np.int32],
-    seed: int,
-    threads: int,
-) -> npt.NDArray[np.uint8]: ...
-def fanin_random_indices(
-    groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int
-) -> None: ...
-
-# mach
-def mach_table(
-    seed: int, repeats: int, n_labels: int, n_buckets: int, threads: int
-) -> npt.NDArray[np.uint16]: ...
-def bucket_matrix(
-    cols: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int32],
-    seed: int,
-    repeat: int,
-    n_buckets: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], int]: ...
-def invert_table(
-    table: npt.NDArray[np.uint16], n_buckets: int, threads: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]: ...
-def mach_topk(
-    p: npt.NDArray[np.float32], table: npt.NDArray[np.uint16], aggregate: int, k: int, threads: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-def mach_topk_candidates(
-    p: npt.NDArray[np.float32],
-    table: npt.NDArray[np.uint16],
-    offsets: npt.NDArray[np.int64],
-    by_bucket: npt.NDArray[np.int32],
-    aggregate: int,
-    m_best: int,
-    k: int,
-    threads: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]: ...
-
-# gather
-def gather_dot(
-    batch: int,
-    width: int,
-    dims: int,
-    labels: int,
-    candidates: int,
-    h: int,
-    table: int,
-    scores: int,
-    threads: int,
-) -> None: ...
-def gather_dot_grad_h(
-    batch: int,
-    width: int,
-    dims: int,
-    labels: int,
-    candidates: int,
-    g: int,
-    table: int,
-    gh: int,
-    threads: int,
-) -> None: ...
-def gather_dot_grad_rows(
-    batch: int, width: int, dims: int, labels: int, candidates: int, g: int, h: int, threads: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]: ...
+    @staticmethod
+    def build(labels: int, columns: int, blocks: Sequence[tuple[int, tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.float32], tuple[int, int]] | Csr]], min_density: float | None, threads: int) -> PredictLayout: ...
+    @staticmethod
+    def open(labels: int, columns: int, arrays: dict[str, Any]) -> PredictLayout: ...
+    def arrays(self) -> dict[str, Any]: ...
+    def topk(self, x: Csr, normalize: bool, bias: float | None, scale: NDArray[np.float32], shift: NDArray[np.float32], k: int, threads: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
+class TermCounts:
+    def __init__(self, texts: Corpus, analyzer: Analyzer, hashed: int, keep_rows: bool, threads: int) -> None: ...
+    def n_terms(self) -> int: ...
+    def select(self, low: int, high: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]: ...
+    def rows(self, columns: NDArray[np.int32], idf: NDArray[np.float32], sublinear: bool, norm: str, threads: int) -> Any: ...
+class Vocabulary:
+    def __init__(self, text: bytes, offsets: NDArray[np.int64]) -> None: ...
+def available_cpus() -> int: ...
+def bucket_matrix(Y: Csr, seed: int, repeat: int, n_buckets: int, threads: int) -> Any: ...
+def decide_bca(proba: Csr, goal: tuple[Sequence[tuple[int, float, float]], NDArray[np.float64], NDArray[np.float64], object, float], k: int, start: str, start_labels: NDArray[np.int32], tol: float, max_iter: int, seed: int, threads: int) -> Any: ...
+def decide_candidates(proba: Csr, k: int, threads: int) -> Any: ...
+def decide_column_sums(proba: Csr) -> NDArray[np.float64]: ...
+def decide_dense_weighted_topk(eta: int, rows: int, labels: int, stride: int, a: int, b: int, k: int, threads: int, out_labels: int, out_gains: int) -> None: ...
+def decide_frank_wolfe(proba: Csr, y: Csr, trust: NDArray[np.float32], goal: tuple[Sequence[tuple[int, float, float]], NDArray[np.float64], NDArray[np.float64], object, float], k: int, max_iter: int, tol: float, smoothing: float, threads: int) -> Any: ...
+def decide_gradient(goal: tuple[Sequence[tuple[int, float, float]], NDArray[np.float64], NDArray[np.float64], object, float], n: int, k: int, t: NDArray[np.float64], q: NDArray[np.float64]) -> Any: ...
+def decide_predict_mixture(proba: Csr, a: NDArray[np.float64], b: NDArray[np.float64], cumulative: Sequence[float], k: int, seed: int, threads: int) -> Any: ...
+def decide_scan(proba: Csr, k: int, threads: int) -> Any: ...
+def decide_thresholds(proba: Csr, truth: NDArray[np.float32], goal: tuple[Sequence[tuple[int, float, float]], NDArray[np.float64], NDArray[np.float64], object, float], threads: int) -> Any: ...
+def decide_truth(proba: Csr, y: Csr, trust: NDArray[np.float32], threads: int) -> NDArray[Any]: ...
+def decide_utility(goal: tuple[Sequence[tuple[int, float, float]], NDArray[np.float64], NDArray[np.float64], object, float], n: int, k: int, t: NDArray[np.float64], q: NDArray[np.float64]) -> float: ...
+def decide_weighted_topk(proba: Csr, a: NDArray[np.float64], b: NDArray[np.float64], k: int, threads: int) -> Any: ...
+def decode_texts(bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[Any]: ...
+def default_threads() -> int: ...
+def fanin_forward(layer: FaninLayer, x: int, x_type: int, x_order: int, batch: int, to: int, to_type: int, to_order: int, threads: int) -> None: ...
+def fanin_grad_features(layer: FaninLayer, g: int, g_type: int, g_order: int, batch: int, gx: int, gx_type: int, threads: int) -> None: ...
+def fanin_grad_features_sparse(layer: FaninLayer, indptr: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray[np.float32], gx: int, gx_type: int, threads: int) -> None: ...
+def fanin_grad_weights(layer: FaninLayer, x: int, x_type: int, x_order: int, g: int, g_type: int, g_order: int, batch: int, gw: int, gw_type: int, gbias: int, gbias_type: int, threads: int) -> None: ...
+def fanin_grad_weights_sparse(layer: FaninLayer, x: int, x_type: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray[np.float32], threads: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]: ...
+def fanin_loss(layer: FaninLayer, x: int, x_type: int, batch: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], loss: int, scale: float, gx: int, gx_type: int, gw: int, gw_type: int, gbias: int, gbias_type: int, threads: int) -> float: ...
+def fanin_random_indices(groups: int, features: int, fan_in: int, index_bits: int, seed: int, to: int, threads: int) -> None: ...
+def fanin_rewire(layer: FaninLayer, strength: NDArray[np.float32], threshold: float, count: int, candidates: NDArray[np.int32], seed: int, threads: int) -> NDArray[np.uint8]: ...
+def fanin_topk(layer: FaninLayer, x: int, x_type: int, batch: int, k: int, threads: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]: ...
+def find_terms(text: bytes, analyzer: Analyzer, vocabulary: Vocabulary, hashed: int) -> list[Any]: ...
+def first_record(text: Buffer, begin: int, end: int, name: str, separator: str) -> tuple[list[Any], int]: ...
+def force_simd_level(name: str) -> None: ...
+def format_rows(x_indptr: NDArray[np.int64], x_indices: NDArray[np.int32], x_data: NDArray[np.float32], y_indptr: NDArray[np.int64], y_indices: NDArray[np.int32], labels: bool, first: int, last: int, threads: int) -> bytes: ...
+def gather_dot(batch: int, width: int, dims: int, labels: int, candidates: int, h: int, table: int, scores: int, threads: int) -> None: ...
+def gather_dot_grad_h(batch: int, width: int, dims: int, labels: int, candidates: int, g: int, table: int, gh: int, threads: int) -> None: ...
+def gather_dot_grad_rows(batch: int, width: int, dims: int, labels: int, candidates: int, g: int, h: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]: ...
+def instance_sums(ranked: tuple[Csr, NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8], int], weights: NDArray[np.int32], ks: Sequence[int], inverse_propensity: NDArray[np.float64]) -> NDArray[Any]: ...
+def invert_table(table: NDArray[np.uint16], n_buckets: int, threads: int) -> Any: ...
+def label_centroids(X: Csr, positives: Csr, max_features: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]: ...
+def label_counts(ranked: tuple[Csr, NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8], int], weights: NDArray[np.int32], ks: Sequence[int]) -> NDArray[Any]: ...
+def label_tree(X: Csr, positives: Csr, max_leaf: int, max_features: int, max_iter: int, tol: float, seed: int, threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]: ...
+def linear_train(x_indptr: NDArray[np.int64], x_indices: NDArray[np.int32], x_data: NDArray[np.float32], n_features: int, x_dense: NDArray[np.float32], normalize: bool, bias: float | None, y_indptr: NDArray[np.int64], y_indices: NDArray[np.int32], cost_positive: NDArray[np.float32], warm_indptr: NDArray[np.int64], warm_indices: NDArray[np.int32], warm_data: NDArray[np.float32], blocks: NDArray[np.int64], solver: int, loss: int, init: int, C: float, tol: float, max_iter: int, seed: int, threshold: float, keep_top: int, threads: int, on_block: Callable[..., Any]) -> list[Any]: ...
+def mach_table(seed: int, repeats: int, n_labels: int, n_buckets: int, threads: int) -> NDArray[Any]: ...
+def mach_topk(p: NDArray[np.float32], table: NDArray[np.uint16], aggregate: int, k: int, threads: int) -> Any: ...
+def mach_topk_candidates(p: NDArray[np.float32], table: NDArray[np.uint16], offsets: NDArray[np.int64], by_bucket: NDArray[np.int32], aggregate: int, m_best: int, k: int, threads: int) -> Any: ...
+def macro_sums(counts: NDArray[np.int32], ks: int, rows: float, beta: float, group: NDArray[np.int32], groups: int, positives_only: bool, threads: int) -> NDArray[Any]: ...
+def make_synthetic(rows: int, feature_ids: NDArray[np.int32], label_ids: NDArray[np.int32], features_per_point: float, labels_per_point: float, beta: float, signal: float, prototype: int, seed: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.int64], NDArray[np.int32]]: ...
+def match_hits(truth: Csr, indptr: NDArray[np.int64], ids: NDArray[np.int32], threads: int) -> NDArray[Any]: ...
+def merge_topk(lists: Sequence[Csr], k: int, threads: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]: ...
+def new_result(bytes: int) -> NDArray[np.uint8]: ...
+def numa_machine() -> list[tuple[int, list[int]]]: ...
+def numa_pinned_test(nodes: Sequence[tuple[int, Sequence[int]]], thread: int, fn: Callable[..., Any]) -> object: ...
+def numa_replicas_test(nodes: Sequence[tuple[int, Sequence[int]]], threads: int, values: NDArray[np.float32]) -> tuple[list[Any], list[tuple[int, float]]]: ...
+def numa_topology(root: str, allowed: Sequence[int]) -> list[tuple[int, list[int]]]: ...
+def parallel_for_test(blocks: int, threads: int, fn: Callable[..., Any]) -> None: ...
+def parse_cpulist(text: str) -> list[int]: ...
+def parse_text(text: Buffer, begin: int, end: int, name: str, first_line: int, first_row: int, max_rows: int, n_features: int, n_labels: int, base: int, label_field: bool, comments: bool, sum_duplicates: bool, blank: str, threads: int) -> Any: ...
+def rank_dense_f32(scores: NDArray[np.float32], filter: Csr | None, k: int, threads: int) -> Any: ...
+def rank_dense_f64(scores: NDArray[np.float64], filter: Csr | None, k: int, threads: int) -> Any: ...
+def rank_ids(ids: NDArray[np.int64], labels: int, filter: Csr | None, k: int, threads: int) -> Any: ...
+def rank_sparse_f32(scores: Csr, filter: Csr | None, k: int, threads: int) -> Any: ...
+def rank_sparse_f64(scores: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64], tuple[int, int]], filter: Csr | None, k: int, threads: int) -> Any: ...
+def ranking_sums_f32(truth: Csr, scores: Csr, threads: int) -> tuple[float, float]: ...
+def ranking_sums_f64(truth: Csr, scores: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float64], tuple[int, int]], threads: int) -> tuple[float, float]: ...
+def recover_labels(ids: NDArray[np.int32], similarity: NDArray[np.float32], Y: Csr, k: int, threads: int) -> Any: ...
+def recycled_bytes(release: bool) -> int: ...
+def row_adam(weight: NDArray[np.float32], mean: NDArray[np.float32], square: NDArray[np.float32], rows: NDArray[np.int64], gradient: NDArray[np.float32], step: Sequence[float], threads: int) -> None: ...
+def set_default_threads(threads: int) -> None: ...
+def simd_level() -> str: ...
+def simd_supported() -> str: ...
+def split_csv(text: Buffer, begin: int, end: int, name: str, first_line: int, separator: str, n_fields: int, positions: Sequence[int], names: Sequence[str], final: bool, chunk: int, threads: int) -> Any: ...
+def split_json(text: Buffer, begin: int, end: int, name: str, first_line: int, paths: Sequence[str], labels: Sequence[bool], final: bool, chunk: int, threads: int) -> Any: ...
+def split_labels(bytes: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64] | None, separator: str) -> tuple[NDArray[np.int64], NDArray[np.int32], list[Any], int]: ...
+def split_lines(text: Buffer, begin: int, end: int, name: str, first_line: int, threads: int) -> Any: ...
+def spmm(A: Csr, dense: NDArray[np.float32], threads: int) -> NDArray[Any]: ...
+def transform_texts(texts: Corpus, analyzer: Analyzer, vocabulary: Vocabulary, hashed: int, idf: NDArray[np.float32], sublinear: bool, norm: str, threads: int) -> Any: ...
+def tree_check(levels: list[Any], features: int) -> int: ...
+def tree_chunks(cols: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32], biases: NDArray[np.float32], child_start: NDArray[np.int64]) -> dict[str, Any]: ...
+def tree_predict(cols: int, indptr: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray[np.float32], levels: list[Any], normalize: bool, beam: int, k: int, power: int, threads: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
+def tree_train(cols: int, x_indptr: NDArray[np.int64], x_indices: NDArray[np.int32], x_data: NDArray[np.float32], rows_indptr: NDArray[np.int64], rows_indices: NDArray[np.int32], y_indptr: NDArray[np.int64], y_indices: NDArray[np.int32], child_start: NDArray[np.int64], normalize: bool, bias: float | None, C: float, tol: float, prune: float, max_iter: int, seed: int, threads: int) -> dict[str, Any]: ...

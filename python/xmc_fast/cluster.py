@@ -60,19 +60,9 @@ def label_centroids(
     [[0.7070000171661377, 0.0, 0.7070000171661377], [0.0, 0.0, 0.0]]
     """
     x = features(X)
-    y = labels(Y, n_rows=x.shape[0])
-    positives = transpose(y)
-    indptr, indices, data = _core.label_centroids(
-        x.shape[1],
-        x.indptr,
-        x.indices,
-        x.data,
-        positives.indptr,
-        positives.indices,
-        _count(max_features),
-        resolve_threads(n_jobs),
-    )
-    return to_scipy(indptr, indices, data, (y.shape[1], x.shape[1]))
+    positives = transpose(labels(Y, n_rows=x.shape[0]))
+    arrays = _core.label_centroids(x, positives, _count(max_features), resolve_threads(n_jobs))
+    return to_scipy(*arrays, (positives.shape[0], x.shape[1]))
 
 
 def label_tree(
@@ -88,7 +78,7 @@ def label_tree(
 ) -> LabelTree:
     """Cluster the labels by recursive balanced 2-means of their label vectors.
 
-    A label's vector is that of :func:`label_centroids`. Clusters are halved (by the difference of the cosines
+    A label's vector is that of `label_centroids`. Clusters are halved (by the difference of the cosines
     to the two centres) until they have at most ``max_leaf`` labels; they then have more than ``max_leaf / 2``
     (exactly half only where no other cut exists). Labels without positives follow at the end, ascending, in
     clusters of their own. The result depends on ``random_state`` only, not on ``n_jobs``.
@@ -124,22 +114,17 @@ def label_tree(
         raise ValueError(f"tol must not be negative, got {tol}")
     x = features(X)
     positives = transpose(labels(Y, n_rows=x.shape[0]))
-    return LabelTree(
-        *_core.label_tree(
-            x.shape[1],
-            x.indptr,
-            x.indices,
-            x.data,
-            positives.indptr,
-            positives.indices,
-            int(max_leaf),
-            _count(max_features),
-            int(max_iter),
-            float(tol),
-            int(random_state) % 2**64,
-            resolve_threads(n_jobs),
-        )
+    arrays = _core.label_tree(
+        x,
+        positives,
+        int(max_leaf),
+        _count(max_features),
+        int(max_iter),
+        float(tol),
+        int(random_state) % 2**64,
+        resolve_threads(n_jobs),
     )
+    return LabelTree(*arrays)
 
 
 def _count(max_features: int | None) -> int:

@@ -55,12 +55,9 @@ class InnerProductIndex:
         -------
         ids, scores : (m, min(q, n)) int32 and float32, best first; equal scores by lower row.
         """
-        if q < 1:
-            raise ValueError(f"q must be at least 1, got {q}")
-        array = _dense(queries, "queries")
-        if array.shape[1] != self._index.features:
-            raise ValueError(f"queries has {array.shape[1]} columns, the index has {self._index.features}")
-        return self._index.search(array, min(q, self._index.rows), resolve_threads(n_jobs))
+        array = _queries(queries, q, self._index.features)
+        ids, scores = self._index.search(array, min(q, self._index.rows), resolve_threads(n_jobs))
+        return ids, scores
 
 
 class FaissIndex:
@@ -84,7 +81,7 @@ class FaissIndex:
         array = _dense(rows, "rows")
         n, c = array.shape
         self.shape: tuple[int, int] = (int(n), int(c))
-        cells = max(1, min(int(4 * n**0.5), n // 39))  # faiss asks for 39 rows per cell
+        cells = max(1, min(int(4 * n**0.5), n // 39))  # faiss requires 39 rows per cell
         quantizer = faiss.IndexFlatIP(c)
         self._index = faiss.IndexIVFFlat(quantizer, c, cells, faiss.METRIC_INNER_PRODUCT)
         self._index.train(array)
@@ -100,11 +97,7 @@ class FaissIndex:
         self, queries: Any, q: int, *, n_jobs: int | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The ``min(q, n)`` best rows found for each query, best first."""
-        if q < 1:
-            raise ValueError(f"q must be at least 1, got {q}")
-        array = _dense(queries, "queries")
-        if array.shape[1] != self.shape[1]:
-            raise ValueError(f"queries has {array.shape[1]} columns, the index has {self.shape[1]}")
+        array = _queries(queries, q, self.shape[1])
         self._faiss.omp_set_num_threads(resolve_threads(n_jobs))
         scores, ids = self._index.search(array, min(q, self.shape[0]))
         return ids.astype(np.int32), np.where(ids < 0, np.float32(0), scores)
@@ -114,7 +107,7 @@ def recover_labels(
     ids: npt.NDArray[np.int32],
     similarity: npt.NDArray[np.float32],
     Y: Any,
-    k: int,
+    k: int = 5,
     *,
     n_jobs: int | None = None,
 ) -> sp.csr_matrix:
@@ -145,12 +138,19 @@ def recover_labels(
     if ids.size and (ids.max() >= n or ids.min() < -1):
         raise ValueError(f"ids must be rows of Y (0 to {n - 1}, or -1), got {ids.min()} to {ids.max()}")
     weights = np.ascontiguousarray(similarity, np.float32)
-    found_labels, scores, found = _core.recover_labels(
-        ids, weights, n_labels, labels.indptr, labels.indices, labels.data, k, resolve_threads(n_jobs)
-    )
+    found_labels, scores, found = _core.recover_labels(ids, weights, labels, k, resolve_threads(n_jobs))
     keep = np.arange(k) < found[:, None]
     indptr = np.concatenate([[0], np.cumsum(found)])
     return _arrays.to_scipy(indptr, found_labels[keep], scores[keep], (len(ids), n_labels))
+
+
+def _queries(queries: Any, q: int, features: int) -> npt.NDArray[np.float32]:
+    if q < 1:
+        raise ValueError(f"q must be at least 1, got {q}")
+    array = _dense(queries, "queries")
+    if array.shape[1] != features:
+        raise ValueError(f"queries has {array.shape[1]} columns, the index has {features}")
+    return array
 
 
 def _dense(values: Any, name: str) -> npt.NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import Any
 
@@ -14,15 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, labels, to_scipy, transpose
-from xmc_fast._batches import Batches as _Batches
-from xmc_fast._batches import Store, batches_of, expected_cost
+from xmc_fast._arrays import Csr, dense_features, features, fingerprint, to_scipy, transpose
+from xmc_fast._arrays import labels as labels_of
+from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_cost
 from xmc_fast._progress import progress
-from xmc_fast._rows import Rows as _Rows
-from xmc_fast._rows import prepare_rows as _prepare_rows
 from xmc_fast._threads import resolve_threads
-from xmc_fast.engine import run
-from xmc_fast.model import Block, SparseModel
+from xmc_fast._work import Arrays, Engine, check_engine
+from xmc_fast.model import SparseModel
 
 _NO_FLOATS = np.empty(0, np.float32)
 # In the order of the core's enums; a model as start comes after the named rules.
@@ -38,7 +35,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
 
         min_w  1/2 |w|² + C Σ_i c_i max(0, 1 - s_i w·x_i)²
 
-    to LIBLINEAR's stopping rule |g(w)| <= eps · min(#pos, #neg) / n · |g(0)|, then drops weights below
+    to LIBLINEAR's stopping rule |g(w)| <= tol · min(#pos, #neg) / n · |g(0)|, then drops weights below
     ``prune``. C has LIBLINEAR's meaning; the DiSMEC paper writes |w|² + C Σ(...)², so its C is twice this one.
 
     Parameters
@@ -49,7 +46,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         The logistic loss is log(1 + exp(-s_i w·x_i)) (LIBLINEAR -s 0), solved by "newton".
     penalty : "l2" or "l1"
         "l1" replaces 1/2 |w|² by Σ_j |w_j| (LIBLINEAR -s 5; squared hinge only), solved by coordinate descent.
-    eps : float
+    tol : float
         Tolerance of the stopping rule.
     init : "mean", "zero", "multi-positive", "bias" or a fitted SparseModel
         First weights of the Newton solver (the others have their own start; the optimum is the same):
@@ -67,7 +64,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     positive_weight : float, array of one per label, "balanced" or None
         Cost c_i of the positives (None: 1; "balanced": #neg / #pos). Negatives cost 1.
     block_labels : int
-        Labels of one batch, the unit of storage and restart.
+        Labels of one block, the unit of storage and restart.
     solver : "auto", "dual" or "newton"
         "dual", blocked dual coordinate descent, is the fast one for the l2 squared hinge; "newton", blocked
         truncated Newton, the reference method. "auto" takes the fastest that can.
@@ -88,7 +85,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         ``placement``: ``threads``, and for each memory node in use (``nodes``) its ``node`` id, its ``cpus``,
         the ``replica_bytes`` of X it holds for itself and, of a sample of ``pages_seen`` of those pages, how
         many are ``pages_local``. Thread t is pinned to node t modulo the nodes; with one node nothing is
-        pinned and X is not copied.
+        pinned.
     n_features_in_, n_labels_ : int
 
     Examples
@@ -106,7 +103,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         *,
         loss: str = "squared_hinge",
         penalty: str = "l2",
-        eps: float = 0.01,
+        tol: float = 0.01,
         init: Any = "mean",
         bias: float | None = 1.0,
         normalize: bool = True,
@@ -122,7 +119,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         self.C = C
         self.loss = loss
         self.penalty = penalty
-        self.eps = eps
+        self.tol = tol
         self.init = init
         self.bias = bias
         self.normalize = normalize
@@ -154,36 +151,40 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             Train these labels only; label ``start + i`` of Y is label i of ``model_``
             (`SparseModel.concat` joins parts). Give multiples of ``block_labels`` for the bits of a whole fit.
         checkpoint : path, optional
-            Folder where batches are written as they finish. A later call with the same data and parameters
+            Folder where blocks are written as they finish. A later call with the same data and parameters
             goes on from there and ends with the same bytes; the folder is then a model `SparseModel.load`
             opens, and ``model_`` is mapped from it.
-        engine : "dask", "ray", a joblib backend's name, or a client object, optional
-            Solve the batches on its workers (see `xmc_fast.engine`); they write into ``checkpoint``, which they
-            must all see, or without one return their batches. ``n_jobs`` is then the threads of a task. The
-            model has the same bytes; ``report_["engine"]`` tells who did what. None: threads of this process.
+        engine : from `xmc_fast.engine.connect`, optional
+            Solve the blocks on its workers; they write into ``checkpoint``, which they must all see, or without
+            one return their blocks. ``n_jobs`` is then the threads of a task. The model has the same bytes;
+            ``report_["engine"]`` tells who did what. None: threads of this process.
         """
         if Y is None:
             raise ValueError("OneVsAll requires y to be passed, but the target y is None")
         self._check_parameters()
-        x = _prepare_rows(X, bool(self.normalize), self.bias)
-        y = _labels(Y, x.rows)
-        start, stop = _label_range(labels, y.shape[1])
-        seed = int(check_random_state(self.random_state).randint(1 << 31))
-        if isinstance(self.random_state, (int, np.integer)):
-            seed = int(self.random_state)
-        store = Store(checkpoint, self._settings(seed), x, y, (start, stop))
-        batches = batches_of(start, stop, int(self.block_labels))
-        todo = [b for b in range(len(batches)) if b not in store.done]
-        nodes = self._train(x, y, todo, batches, store, seed, engine)
-        self.n_features_in_ = x.features - (self.bias is not None)
-        self.n_labels_ = stop - start
-        params = {name: value for name, value in self._settings(seed).items() if name != "version"}
-        model, report = store.finish(len(batches), x.features, self.bias, bool(self.normalize), params)
-        self.model_ = model
-        self.report_: dict[str, Any] = {
-            **report,
-            **nodes,
-        }
+        engine = check_engine(engine)
+        x = features(X) if sp.issparse(X) else dense_features(X)
+        y = labels_of(Y, n_rows=x.shape[0])
+        label_range = _label_range(labels, y.shape[1])
+        seed = self._seed()
+        arrays, options = self._problem(x, y, label_range, seed)
+        settings = self._settings(seed)
+        store = Checkpoint(
+            checkpoint, lambda: {**settings, "labels": list(label_range), "data": fingerprint(arrays)}
+        )
+        work = LabelBlocks(label_range, int(self.block_labels), options, store.folder)
+        work.key = store.data
+        placement = self._solve(work, arrays, store, engine)
+        self.n_features_in_ = x.shape[1]
+        self.n_labels_ = label_range[1] - label_range[0]
+        self.model_, report = store.finish(
+            len(blocks_of(*label_range, work.block_size)),
+            n_columns=x.shape[1] + (self.bias is not None),
+            bias=self.bias,
+            normalize=bool(self.normalize),
+            params=settings,
+        )
+        self.report_: dict[str, Any] = {**report, **placement}
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -194,95 +195,134 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         tags.target_tags.two_d_labels = True
         return tags
 
-    def predict(self, X: Any, k: int = 5, *, engine: Any = None) -> sp.csr_matrix:
+    def predict(
+        self, X: Any, k: int = 5, *, proba: bool = False, engine: Engine | None = None
+    ) -> sp.csr_matrix:
         """The ``k`` best labels of each row: scipy CSR (n, L) of scores, stored best first.
 
-        With an ``engine`` (see `fit`) its workers predict shards of the labels.
+        ``proba`` gives probabilities (after ``model_.calibrate``). With an ``engine`` (see `fit`) its workers
+        predict shards of the labels.
         """
         check_is_fitted(self, "model_")
-        return self.model_.predict(X, k, n_jobs=self.n_jobs, engine=engine)
+        return self.model_.predict(X, k, proba=proba, n_jobs=self.n_jobs, engine=engine)
+
+    def predict_one(
+        self, x: Any, k: int = 5, *, proba: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The ``k`` best labels of one row and their scores (see `SparseModel.predict_one`)."""
+        check_is_fitted(self, "model_")
+        return self.model_.predict_one(x, k, proba=proba)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """All scores, (n, L) dense: for small L."""
         check_is_fitted(self, "model_")
-        x = _prepare_rows(X, self.model_.normalize, self.model_.bias, n_features=self.n_features_in_)
-        W = self.model_.to_csr()
-        if x.dense is not None:
-            return np.asarray((W @ x.dense.T).T, np.float32)
-        return np.asarray((to_scipy(*x.csr) @ W.T).toarray(), np.float32)
+        return np.asarray(self.model_.predict(X, self.n_labels_, n_jobs=self.n_jobs).toarray(), np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights in memory."""
+        check_is_fitted(self, "model_")
+        return self.model_.nbytes
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write ``model_`` as a folder (see `SparseModel.save`); the parameters are in its manifest."""
+        check_is_fitted(self, "model_")
+        self.model_.save(directory)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> OneVsAll:
+        """Open what `save`, or `fit` with a checkpoint, made; weights are mapped.
+
+        Arrays and models that were given as parameters are not stored: those are back at their defaults, and
+        there is no ``report_``.
+        """
+        model = SparseModel.load(directory)
+        names = cls().get_params()
+        params = {name: value for name, value in model.params.items() if name in names}
+        params["random_state"] = model.params.get("seed", 0)
+        if params.get("solver") == "l1":
+            params["solver"] = "auto"
+        for name, allowed in (("init", _INITS), ("positive_weight", ("balanced",))):
+            if isinstance(params.get(name), str) and params[name] not in allowed:
+                del params[name]
+        estimator = cls(**params)
+        estimator.model_ = model
+        estimator.n_features_in_, estimator.n_labels_ = model.n_features, model.n_labels
+        return estimator
 
     def score(self, X: Any, Y: Any) -> float:
         """Precision at 1: the share of rows whose best label is right."""
         top = self.predict(X, k=1)
-        truth = _labels(Y, top.shape[0], n_labels=self.n_labels_)
+        truth = labels_of(Y, n_rows=top.shape[0], n_labels=self.n_labels_)
         rows = np.repeat(np.arange(top.shape[0]), np.diff(top.indptr))
         if not len(rows):
             return 0.0
         Yt = to_scipy(truth.indptr, truth.indices, np.ones(len(truth.indices), np.float32), truth.shape)
         return float(np.asarray(Yt[rows, top.indices]).sum() / top.shape[0])
 
-    def _train(
-        self,
-        x: _Rows,
-        y: Csr,
-        todo: list[int],
-        batches: list[tuple[int, int]],
-        store: Store,
-        seed: int,
-        engine: Any,
-    ) -> dict[str, Any]:
+    def _problem(
+        self, x: Csr | npt.NDArray[np.float32], y: Csr, label_range: tuple[int, int], seed: int
+    ) -> tuple[Arrays, dict[str, Any]]:
+        """The core's arrays and options. X goes as it is: the core scales rows and adds the bias."""
+        csr = x if isinstance(x, Csr) else _empty(x.shape[1])
         positives = transpose(y)
-        counts = np.diff(positives.indptr)
-        init, start = self._start(y.shape[1], (batches[0][0], batches[-1][1]), x.features)
-        arrays: dict[str, Any] = {
-            "x_indptr": x.csr.indptr,
-            "x_indices": x.csr.indices,
-            "x_data": x.csr.data,
-            "x_dense": x.dense if x.dense is not None else np.empty((0, 0), np.float32),
+        n_columns = x.shape[1] + (self.bias is not None)
+        init, start = self._start(y.shape[1], label_range, n_columns)
+        arrays: Arrays = {
+            "x_indptr": csr.indptr,
+            "x_indices": csr.indices,
+            "x_data": csr.data,
+            "x_dense": np.empty((0, 0), np.float32) if isinstance(x, Csr) else x,
             "y_indptr": positives.indptr,
             "y_indices": positives.indices,
-            "cost_positive": _positive_cost(self.positive_weight, counts, x.rows),
+            "cost_positive": _positive_cost(self.positive_weight, np.diff(positives.indptr), x.shape[0]),
             "warm_indptr": start.indptr,
             "warm_indices": start.indices,
             "warm_data": start.data,
         }
         options = {
-            "n_features": x.features,
+            "n_features": x.shape[1],
+            "normalize": bool(self.normalize),
+            "bias": None if self.bias is None else float(self.bias),
             "solver": _SOLVERS.index(self._solver()),
             "loss": _LOSSES.index(self.loss),
             "init": init,
             "C": float(self.C),
-            "eps": float(self.eps),
-            "max_iterations": int(self.max_iter),
+            "tol": float(self.tol),
+            "max_iter": int(self.max_iter),
             "seed": seed,
             "threshold": float(self.prune),
             "keep_top": int(self.keep_top or 0),
         }
-        work = _Batches(batches[0][0], batches[-1][1], int(self.block_labels), options, store.folder)
-        total = batches[-1][1] - batches[0][0]
+        return arrays, options
+
+    def _solve(
+        self, work: LabelBlocks, arrays: Arrays, store: Checkpoint, engine: Engine | None
+    ) -> dict[str, Any]:
+        """Solve what the checkpoint lacks; returns where that was done."""
+        blocks = blocks_of(work.start, work.stop, work.block_size)
+        todo = [b for b in range(len(blocks)) if b not in store.done]
+        total = work.stop - work.start
         with progress(total, unit="label", desc="OneVsAll") as bar:
-            bar.update(total - sum(batches[b][1] - batches[b][0] for b in todo))
+            bar.update(total - sum(blocks[b][1] - blocks[b][0] for b in todo))
 
-            def on_batch(number: int, solved: tuple[Block, dict[str, Any]]) -> None:
-                store.add(number, *solved)
-                bar.update(batches[number][1] - batches[number][0])
+            def on_block(number: int, result: Any) -> None:
+                store.add(work, number, result, stored=engine is not None and store.folder is not None)
+                bar.update(blocks[number][1] - blocks[number][0])
 
-            def on_stored(number: int, result: Any) -> None:
-                if store.folder is None:
-                    store.add(number, *result)
-                elif result is None:  # found there
-                    store.done.add(number)
-                else:
-                    store.reports[number] = result
-                bar.update(batches[number][1] - batches[number][0])
-
-            if engine is not None:
-                cost = expected_cost(counts, x.rows, [batches[b] for b in todo])
+            if engine is None:
+                threads = resolve_threads(self.n_jobs)
                 return {
-                    "engine": run(engine, work, arrays, todo, cost, n_jobs=self.n_jobs, on_block=on_stored)
+                    "placement": {"threads": threads, "nodes": work.solve(arrays, todo, threads, on_block)}
                 }
-            threads = resolve_threads(self.n_jobs)
-            return {"placement": {"threads": threads, "nodes": work.solve(arrays, todo, threads, on_batch)}}
+            rows = len(arrays["x_dense"]) or len(arrays["x_indptr"]) - 1
+            cost = expected_cost(np.diff(arrays["y_indptr"]), rows, [blocks[b] for b in todo])
+            return {"engine": engine.run(work, arrays, todo, cost, n_jobs=self.n_jobs, on_block=on_block)}
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(1 << 31))
 
     def _check_parameters(self) -> None:
         def fail(name: str, expected: str) -> None:
@@ -295,7 +335,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         ):
             if getattr(self, name) not in choices:
                 fail(name, f"one of {', '.join(map(repr, choices))}")
-        for name in ("C", "eps"):
+        for name in ("C", "tol"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 fail(name, "a positive number")
         if not (_is_number(self.prune) and self.prune >= 0):
@@ -330,9 +370,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     def _start(self, n_labels: int, label_range: tuple[int, int], n_columns: int) -> tuple[int, Csr]:
         """The rule's number and the CSR arrays of the first weights (n_labels x n_columns; empty: none)."""
         if isinstance(self.init, str):
-            return _INITS.index(self.init), Csr(
-                np.zeros(1, np.int64), np.empty(0, np.int32), _NO_FLOATS, (0, n_columns)
-            )
+            return _INITS.index(self.init), _empty(n_columns)
         first, last = label_range
         W = features(self.init.to_csr(), "init", n_features=n_columns)
         if W.shape[0] == n_labels:
@@ -347,12 +385,12 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         """What decides the model's bits, beside the data."""
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, (str, int, float)):
-            weight = hashlib.blake2b(np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()[:16]
+            weight = fingerprint({"positive_weight": np.asarray(weight, np.float32)})
         return {
             "C": float(self.C),
             "loss": self.loss,
             "penalty": self.penalty,
-            "eps": float(self.eps),
+            "tol": float(self.tol),
             "bias": None if self.bias is None else float(self.bias),
             "normalize": bool(self.normalize),
             "prune": float(self.prune),
@@ -367,20 +405,17 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         }
 
 
+def _empty(columns: int) -> Csr:
+    return Csr(np.zeros(1, np.int64), np.empty(0, np.int32), _NO_FLOATS, (0, columns))
+
+
 def _model_hash(model: SparseModel) -> str:
     W = features(model.to_csr(), "init")
-    digest = hashlib.blake2b(digest_size=16)
-    for array in W[:3]:
-        digest.update(array.data)
-    return digest.hexdigest()
+    return fingerprint({"indptr": W.indptr, "indices": W.indices, "data": W.data})
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
-
-
-def _labels(Y: Any, n_rows: int, n_labels: int | None = None) -> Csr:
-    return labels(Y, n_rows=n_rows, n_labels=n_labels)
 
 
 def _label_range(given: tuple[int, int] | None, n_labels: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """How long a fit takes, how much memory a machine needs and how large the model gets, before it is run.
 
-The per-label cost was measured (bench/calibrate_plan.py writes plan.json): passes over X and over the weights, the
-more of them the more positives a label has. Labels are taken to follow a power law.
+The per-label cost was measured (bench/speed/calibrate_plan.py writes plan.json): passes over X and over the weights,
+the more of them the more positives a label has. Labels are taken to follow a power law.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Propensities: the chance p_j that a true label j was written down at all.
 
 A model is anything that turns label counts into propensities: ``model(counts, n) -> p`` with counts of shape
-(L,) from n rows, p in (0, 1]. :func:`estimate` applies one to a label matrix. Propensities enter metrics
+(L,) from n rows, p in (0, 1]. `estimate` applies one to a label matrix. Propensities enter metrics
 (``metrics.psp_at_k``), torch losses (``nn.losses``) and the linear model
 (``OneVsAll(positive_weight=surrogate_weights(p))``).
 
@@ -106,7 +106,7 @@ class Richards:
         from scipy.optimize import least_squares
 
         x = np.log1p(np.asarray(counts, np.float64))
-        p = _checked(propensity, x.shape, "propensity")
+        p = checked(propensity, x.shape)
         w = np.ones_like(x) if weights is None else np.sqrt(np.asarray(weights, np.float64))
         if x.ndim != 1 or x.size < 5:
             raise ValueError(f"a Richards curve needs at least 5 pairs, got shape {x.shape}")
@@ -132,7 +132,7 @@ class Constant:
     p: float
 
     def __call__(self, counts: npt.NDArray[Any], n: int) -> Floats:
-        return _checked(np.full(len(counts), float(self.p)), (len(counts),), "p")
+        return checked(np.full(len(counts), float(self.p)), (len(counts),), "p")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Vector:
     p: Any
 
     def __call__(self, counts: npt.NDArray[Any], n: int) -> Floats:
-        return _checked(self.p, (len(counts),), "p")
+        return checked(self.p, (len(counts),), "p")
 
 
 def direct(Y_observed: Any, Y_controlled: Any, *, shrinkage: float = 5.0) -> Vector:
@@ -213,7 +213,7 @@ def estimate(Y: Any, model: str | float | PropensityModel | npt.NDArray[Any] = "
         model = PRESETS[model]
     elif not callable(model):
         model = Constant(float(model)) if np.ndim(model) == 0 else Vector(model)
-    return _checked(model(counts, labels.shape[0]), counts.shape, "propensity")
+    return checked(model(counts, labels.shape[0]), counts.shape)
 
 
 def rebalancing_weights(counts: Any, beta: float) -> Floats:
@@ -259,7 +259,7 @@ def surrogate_weights(
     >>> surrogate_weights([1.0, 0.5])
     array([1., 3.])
     """
-    p = _checked(propensity, np.shape(propensity), "propensity")
+    p = checked(propensity, np.shape(propensity))
     weights = 2.0 / p - 1.0
     if beta is not None:
         if counts is None:
@@ -275,7 +275,8 @@ def surrogate_weights(
     return weights
 
 
-def _checked(p: Any, shape: tuple[int, ...], name: str) -> Floats:
+def checked(p: Any, shape: tuple[int, ...], name: str = "propensity") -> Floats:
+    """Propensities as float64 of this shape, in (0, 1], or ValueError."""
     values = np.array(p, np.float64)
     if values.shape != shape:
         raise ValueError(f"{name} has shape {values.shape}, expected {shape}")

@@ -1,13 +1,10 @@
-"""tf-idf features of texts: scikit-learn's TfidfVectorizer for its common options, compiled and threaded."""
+"""tf-idf features of texts: scikit-learn's vectorizers for their common options, compiled and threaded."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import re
-import sys
-from collections.abc import Iterable
-from numbers import Integral
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,23 +15,39 @@ from sklearn.exceptions import NotFittedError
 from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast.data import TextColumn, as_texts
+from xmc_fast.data._unicode import fold_table, resolve_sigma, word_bits
 
 
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Texts to tf-idf rows, as ``sklearn.feature_extraction.text.TfidfVectorizer`` makes them.
 
-    Words are runs of two or more word characters (the pattern ``\\b\\w\\w+\\b``) of the lower-case text,
-    Unicode included; the vocabulary is in the order of code points. Same columns, and values equal to 1e-6.
+    Same columns (in the order of code points), and values equal to 1e-6. A row may have several texts, for
+    example title and abstract: then tf is the sum of weight times count over them, and n-grams do not cross
+    from one to the other. Missing texts (None, NaN) are empty texts.
 
     Parameters
     ----------
+    analyzer : {"word", "char", "char_wb"}
+        Terms are n-grams of words (runs of two or more word characters, ``\\b\\w\\w+\\b``), of characters, or of
+        characters inside words. The latter two also suit languages without spaces.
     lowercase : bool
+    strip_accents : {"unicode", "ascii"} or None
+        Remove accents: "unicode" keeps the other characters, "ascii" drops what is not ASCII.
+    stop_words : "english", list of str, or None
+        Words to leave out (analyzer "word"); "english" is scikit-learn's list.
     ngram_range : (int, int)
-        Lowest and highest number of words per term.
+        Lowest and highest number of words or characters per term.
     min_df, max_df : int or float
-        Keep terms of at least / at most so many texts: a count, or a share of the texts if float.
+        Keep terms of at least / at most so many rows: a count, or a share of the rows if float.
     max_features : int, optional
         Keep only the most frequent terms.
+    n_features : int, optional
+        Hash terms into so many columns instead of building a vocabulary, as ``HashingVectorizer`` with
+        ``alternate_sign=False``; memory does not grow with the number of terms. Excludes min_df, max_df and
+        max_features.
+    weights : dict of str to float, optional
+        Weight of each text of a row by its name; 1 for those not named.
     norm : {"l2", "l1"} or None
         What rows are divided by.
     use_idf, smooth_idf, sublinear_tf : bool
@@ -49,6 +62,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Ones without ``use_idf``.
     vocabulary_ : dict
         Term to column.
+    fields_ : list of str, or None
+        Names of the texts of a row, if they have names.
 
     Examples
     --------
@@ -58,47 +73,63 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ['black', 'green', 'tea']
     >>> X.shape
     (2, 3)
+
+    Two texts per row, the title counted twice:
+
+    >>> titled = TfidfVectorizer(weights={"title": 2}, use_idf=False, norm=None)
+    >>> titled.fit_transform({"title": ["tea"], "body": ["green tea"]}).toarray().tolist()
+    [[1.0, 3.0]]
     """
 
     def __init__(
         self,
         *,
+        analyzer: str = "word",
         lowercase: bool = True,
+        strip_accents: str | None = None,
+        stop_words: str | list[str] | None = None,
         ngram_range: tuple[int, int] = (1, 1),
         min_df: float = 1,
         max_df: float = 1.0,
         max_features: int | None = None,
+        n_features: int | None = None,
+        weights: Mapping[str, float] | None = None,
         norm: str | None = "l2",
         use_idf: bool = True,
         smooth_idf: bool = True,
         sublinear_tf: bool = False,
         n_jobs: int | None = None,
     ) -> None:
+        self.analyzer = analyzer
         self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.stop_words = stop_words
         self.ngram_range = ngram_range
         self.min_df = min_df
         self.max_df = max_df
         self.max_features = max_features
+        self.n_features = n_features
+        self.weights = weights
         self.norm = norm
         self.use_idf = use_idf
         self.smooth_idf = smooth_idf
         self.sublinear_tf = sublinear_tf
         self.n_jobs = n_jobs
 
-    _table: _core.Terms | None = None  # made from _terms when first needed
+    _table: _core.Vocabulary | None = None  # made from _terms when first needed
 
-    def fit(self, texts: Iterable[str], y: Any = None) -> TfidfVectorizer:
+    def fit(self, texts: Any, y: Any = None) -> TfidfVectorizer:
         """Learn the vocabulary and the idf.
 
         Parameters
         ----------
-        texts : iterable of str
+        texts : iterable of str, Series, TextColumn; or several of them: dict of name to texts, frame
         y : ignored
         """
         self._fit(texts, keep_rows=False)
         return self
 
-    def fit_transform(self, texts: Iterable[str], y: Any = None) -> Any:
+    def fit_transform(self, texts: Any, y: Any = None) -> Any:
         """Fit, and return the rows of the same texts; reads each text once.
 
         Returns
@@ -111,29 +142,50 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         )
         return to_scipy(made[0], made[1], made[2], (rows, len(self.idf_)))
 
-    def transform(self, texts: Iterable[str]) -> Any:
+    def transform(self, texts: Any) -> Any:
         """The rows of texts; terms that are not in the vocabulary are ignored.
 
         Returns
         -------
         scipy CSR float32 of shape (texts, terms)
         """
-        if not hasattr(self, "idf_"):
-            raise NotFittedError("This TfidfVectorizer is not fitted yet: call fit first")
-        low, high = self._check()
-        prepared, word_bits = _prepare(texts, self.lowercase)
-        if self._table is None:
-            self._table = _core.Terms(self._terms, self._offsets)
-        norm, threads = self.norm or "none", resolve_threads(self.n_jobs)
-        made = self._table.transform(
-            prepared, self.lowercase, word_bits, low, high, self.idf_, self.sublinear_tf, norm, threads
+        self._check_fitted()
+        made = _core.transform_texts(
+            self._corpus(texts, fitting=False),
+            self._analyzer(),
+            self._lookup(),
+            self.n_features or 0,
+            self.idf_,
+            self.sublinear_tf,
+            self.norm or "none",
+            resolve_threads(self.n_jobs),
         )
-        return to_scipy(made[0], made[1], made[2], (len(prepared), len(self.idf_)))
+        return to_scipy(made[0], made[1], made[2], (len(made[0]) - 1, len(self.idf_)))
+
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Where the terms of a text are.
+
+        Returns
+        -------
+        list of (start, end, column)
+            For each occurrence of a term that has a column, its characters ``text[start:end]``: for n-grams from
+            the first to the last word or character.
+
+        Examples
+        --------
+        >>> vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit(["green tea"])
+        >>> vectorizer.spans("Hot GREEN  tea!")
+        [(4, 9, 0), (11, 14, 2), (4, 14, 1)]
+        """
+        self._check_fitted()
+        encoded = resolve_sigma(text) if self.lowercase else text.encode("utf-8", "surrogatepass")
+        return _core.find_terms(encoded, self._analyzer(), self._lookup(), self.n_features or 0)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
-        """The terms by column, as an array of str."""
-        if not hasattr(self, "idf_"):
-            raise NotFittedError("This TfidfVectorizer is not fitted yet: call fit first")
+        """The terms by column, as an array of str; hashed columns are called hash0, hash1, and so on."""
+        self._check_fitted()
+        if self.n_features is not None:
+            return np.array([f"hash{j}" for j in range(self.n_features)], dtype=object)
         bounds = self._offsets.tolist()
         terms = [self._terms[a:b].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(bounds)]
         return np.array(terms, dtype=object)
@@ -141,6 +193,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def vocabulary_(self) -> dict[str, int]:
         """Term to column."""
+        if self.n_features is not None:
+            raise AttributeError("hashed columns have no vocabulary")
         return {term: column for column, term in enumerate(self.get_feature_names_out())}
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,8 +203,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         dict
-            ``params`` (JSON), ``terms`` (uint8, the UTF-8 terms one after the other), ``offsets`` (int64, term i
-            is terms[offsets[i]:offsets[i + 1]]), ``idf`` (float32).
+            ``params`` (JSON; with the fields), ``terms`` (uint8, the UTF-8 terms one after the other),
+            ``offsets`` (int64, term i is terms[offsets[i]:offsets[i + 1]]), ``idf`` (float32).
 
         Examples
         --------
@@ -159,38 +213,84 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         >>> again.get_feature_names_out().tolist()
         ['green', 'tea']
         """
-        if not hasattr(self, "idf_"):
-            raise NotFittedError("This TfidfVectorizer is not fitted yet: call fit first")
+        self._check_fitted()
         params = {**self.get_params(), "ngram_range": list(self.ngram_range)}
+        if self.stop_words is not None and self.stop_words != "english":
+            params["stop_words"] = sorted(self.stop_words)
+        if self.weights is not None:
+            params["weights"] = {name: float(weight) for name, weight in self.weights.items()}
         terms = np.frombuffer(self._terms, np.uint8)
+        params["fields"] = self.fields_
         return {"params": params, "terms": terms, "offsets": self._offsets, "idf": self.idf_}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> TfidfVectorizer:
-        """The vectorizer that :meth:`to_dict` described."""
+        """The vectorizer that `to_dict` described."""
         params = dict(state["params"])
         params["ngram_range"] = tuple(params["ngram_range"])
+        fields = params.pop("fields", None)
         out = cls(**params)
+        out.fields_ = fields
         out._set(
             np.ascontiguousarray(state["terms"], np.uint8).tobytes(),
             np.ascontiguousarray(state["offsets"], np.int64),
             np.ascontiguousarray(state["idf"], np.float32),
         )
-        out._table = _core.Terms(out._terms, out._offsets)
+        out._lookup()
         return out
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_table": None}
 
-    def _fit(self, texts: Iterable[str], keep_rows: bool) -> tuple[Any, npt.NDArray[np.int32], int]:
-        """Counts, the column of each selected term, and the number of texts."""
-        low, high = self._check()
-        prepared, word_bits = _prepare(texts, self.lowercase)
-        threads = resolve_threads(self.n_jobs)
-        counts = _core.TermCounts(prepared, self.lowercase, word_bits, low, high, keep_rows, threads)
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "idf_"):
+            raise NotFittedError("This TfidfVectorizer is not fitted yet: call fit first")
+
+    def _lookup(self) -> Any:
+        """The vocabulary of the core; None with hashing."""
+        if self._table is None and self.n_features is None:
+            self._table = _core.Vocabulary(self._terms, self._offsets)
+        return self._table
+
+    def _analyzer(self) -> _core.Analyzer:
+        words: Iterable[str] = self.stop_words or ()
+        if self.stop_words == "english":
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+            words = ENGLISH_STOP_WORDS
+        low, high = self.ngram_range
+        fold = fold_table(bool(self.lowercase), self.strip_accents)
+        return _core.Analyzer(
+            self.analyzer, int(low), int(high), bool(self.lowercase), word_bits(), *fold, [*words]
+        )
+
+    def _corpus(self, texts: Any, *, fitting: bool) -> _core.Corpus:
+        """The texts of each field for the core, and their weights."""
+        given, _ = as_texts(texts)
+        fields = list(given) if isinstance(given, dict) else None
+        if fitting:
+            self.fields_ = fields
+        elif (fields is None) != (self.fields_ is None) or set(fields or ()) != set(self.fields_ or ()):
+            raise ValueError(f"texts with the fields {self.fields_} expected as in fit, got {fields}")
+        weights = dict(self.weights or {})
+        if unknown := sorted(set(weights) - set(self.fields_ or ())):
+            raise ValueError(f"weights names {', '.join(unknown)}, the texts have the fields {self.fields_}")
+        columns = [given] if fields is None else [given[name] for name in self.fields_ or ()]
+        data = [
+            (c.data, np.ascontiguousarray(c.offsets)) if isinstance(c, TextColumn) else c for c in columns
+        ]
+        scale = [float(weights.get(name, 1.0)) for name in self.fields_ or ("",)]
+        return _core.Corpus(data, scale, resolve_sigma if self.lowercase else None)
+
+    def _fit(self, texts: Any, keep_rows: bool) -> tuple[Any, npt.NDArray[np.int32], int]:
+        """Counts, the column of each selected term, and the number of rows."""
+        self._check()
+        corpus = self._corpus(texts, fitting=True)
+        n, hashed = corpus.n_rows(), self.n_features or 0
+        counts = _core.TermCounts(corpus, self._analyzer(), hashed, keep_rows, resolve_threads(self.n_jobs))
         if counts.n_terms() == 0:
-            raise ValueError("empty vocabulary: no text has a word of two or more characters")
-        n = len(prepared)
+            what = "a word of two or more characters" if self.analyzer == "word" else "a character"
+            raise ValueError(f"empty vocabulary: no text has {what}")
         least = _texts_count(self.min_df, n)
         most = _texts_count(self.max_df, n)
         if most < least:
@@ -200,6 +300,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         terms, offsets, texts_with, occurrences = counts.select(int(np.ceil(least)), int(np.floor(most)))
         keep = np.arange(len(texts_with))
         if self.max_features is not None and len(keep) > self.max_features:
+            if not self.weights:
+                occurrences = occurrences.astype(np.int64)
             # argsort of the same numbers in the same order: ties fall as in scikit-learn
             keep = np.sort((-occurrences).argsort()[: self.max_features])
         if len(keep) == 0:
@@ -220,12 +322,30 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._terms, self._offsets, self.idf_ = terms, offsets, idf
         self._table = None
 
-    def _check(self) -> tuple[int, int]:
+    def _check(self) -> None:
         low, high = self.ngram_range
         if not (isinstance(low, Integral) and isinstance(high, Integral) and 1 <= low <= high):
             raise ValueError(f"ngram_range must be (low, high) with 1 <= low <= high, got {self.ngram_range}")
-        if self.norm not in ("l1", "l2", None):
-            raise ValueError(f"norm must be 'l1', 'l2' or None, got {self.norm!r}")
+        for name, choices in (
+            ("analyzer", ("word", "char", "char_wb")),
+            ("strip_accents", ("unicode", "ascii", None)),
+            ("norm", ("l1", "l2", None)),
+        ):
+            if getattr(self, name) not in choices:
+                known = ", ".join(repr(choice) for choice in choices[:-1])
+                raise ValueError(f"{name} must be {known} or {choices[-1]!r}, got {getattr(self, name)!r}")
+        if isinstance(self.stop_words, str) and self.stop_words != "english":
+            raise ValueError(f"stop_words must be 'english', a list of str or None, got {self.stop_words!r}")
+        if self.stop_words and self.analyzer != "word":
+            raise ValueError(f"stop_words needs analyzer='word', got {self.analyzer!r}")
+        for field, weight in (self.weights or {}).items():
+            if not isinstance(weight, Real) or not 0 < weight < float("inf"):
+                raise ValueError(f"weights must be positive numbers, got {weight!r} for {field!r}")
+        if self.n_features is not None:
+            if not 1 <= self.n_features < 2**31:
+                raise ValueError(f"n_features must be in 1..{2**31 - 1}, got {self.n_features}")
+            if (self.min_df, self.max_df, self.max_features) != (1, 1.0, None):
+                raise ValueError("n_features (hashing) excludes min_df, max_df and max_features")
         for name in ("min_df", "max_df"):
             value = getattr(self, name)
             if (isinstance(value, Integral) and value < 1) or (
@@ -234,7 +354,6 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name} must be a count >= 1 or a share in 0.0..1.0, got {value!r}")
         if self.max_features is not None and self.max_features < 1:
             raise ValueError(f"max_features must be at least 1, got {self.max_features}")
-        return int(low), int(high)
 
 
 def _texts_count(df: float, n: int) -> float:
@@ -247,36 +366,9 @@ def _take(
 ) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Only the terms ``keep`` (ascending)."""
     sizes = np.diff(offsets)
-    if len(keep) == len(sizes):
+    if len(keep) >= len(sizes):  # all of them, or hashed columns without terms
         return terms, offsets
     mask = np.zeros(len(sizes), bool)
     mask[keep] = True
     chosen = np.frombuffer(terms, np.uint8)[np.repeat(mask, sizes)]
     return chosen.tobytes(), np.concatenate([[0], np.cumsum(sizes[keep])])
-
-
-def _prepare(texts: Iterable[str], lowercase: bool) -> tuple[list[str | bytes], npt.NDArray[np.uint8]]:
-    """ASCII texts as they are, others in lower case as UTF-8, and which code points are word characters."""
-    if isinstance(texts, (str, bytes)):
-        raise ValueError("texts must be an iterable of str, got a single string")
-    prepared: list[str | bytes] = []
-    ascii_only = True
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"texts must hold str, got {type(text).__name__} at position {i}")
-        if text.isascii():
-            prepared.append(text)
-        else:
-            ascii_only = False
-            prepared.append((text.lower() if lowercase else text).encode("utf-8", "surrogatepass"))
-    return prepared, np.zeros(0, np.uint8) if ascii_only else _word_bits()
-
-
-@functools.cache
-def _word_bits() -> npt.NDArray[np.uint8]:
-    """Bit c: whether code point c is a word character (``\\w``) to this Python."""
-    every = np.arange(sys.maxunicode + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    word = np.zeros(len(every), bool)
-    for run in re.finditer(r"\w+", every):
-        word[run.start() : run.end()] = True
-    return np.packbits(word, bitorder="little")

@@ -29,13 +29,13 @@ int xmc_fanin_grad_features_sparse(const CudaLayer*, int64_t, const int64_t*, co
                                    float*, void*);
 int xmc_fanin_grad_weights_sparse(const CudaLayer*, const void*, int, int64_t, const int64_t*, const int64_t*,
                                   const int64_t*, const float*, float*, float*, void*);
-int xmc_decide_weighted_topk(const xmc::CudaTopk*, void*);
+int xmc_decide_weighted_topk(const xmc::decide::CudaTopk*, void*);
 int xmc_mach_hash(uint64_t, uint64_t, int64_t, int64_t, uint16_t*, void*);
-int xmc_mach_scores(const xmc::CudaMach*, void*);
-int xmc_gather_dot(const xmc::CudaGatherDot*, float*, void*);
-int xmc_gather_dot_grad_h(const xmc::CudaGatherDot*, const float*, float*, void*);
-int xmc_gather_dot_grad_rows(const xmc::CudaGatherDot*, const float*, int64_t, const int64_t*, const int64_t*,
-                             float*, void*);
+int xmc_mach_scores(const xmc::mach::CudaMach*, void*);
+int xmc_gather_dot(const xmc::gather::CudaGatherDot*, float*, void*);
+int xmc_gather_dot_grad_h(const xmc::gather::CudaGatherDot*, const float*, float*, void*);
+int xmc_gather_dot_grad_rows(const xmc::gather::CudaGatherDot*, const float*, int64_t, const int64_t*,
+                             const int64_t*, float*, void*);
 }
 
 namespace {
@@ -160,22 +160,23 @@ void check_topk(int64_t rows, int64_t labels, int64_t k, int64_t segment, bool w
   for (int64_t i = 0; i < rows; i += 3) {
     for (int64_t j = 0; j < labels; j += 2) eta[i * stride + j] = std::nanf("");
   }
-  const int64_t segments = (labels + segment - 1) / segment, kept = std::min<int64_t>(k, xmc::kTopkKept);
+  const int64_t segments = (labels + segment - 1) / segment,
+                kept = std::min<int64_t>(k, xmc::decide::kTopkKept);
   std::vector<uint64_t> keys(rows * k), parts(segments > 1 ? rows * segments * kept : 0);
   Floats gains(rows * k);
   std::vector<int64_t> ids(rows * k);
-  const xmc::CudaTopk job{eta.data(),
-                          weighted ? a.data() : nullptr,
-                          weighted ? b.data() : nullptr,
-                          rows,
-                          labels,
-                          stride,
-                          k,
-                          segment,
-                          keys.data(),
-                          parts.data(),
-                          gains.data(),
-                          ids.data()};
+  const xmc::decide::CudaTopk job{eta.data(),
+                                  weighted ? a.data() : nullptr,
+                                  weighted ? b.data() : nullptr,
+                                  rows,
+                                  labels,
+                                  stride,
+                                  k,
+                                  segment,
+                                  keys.data(),
+                                  parts.data(),
+                                  gains.data(),
+                                  ids.data()};
   xmc_decide_weighted_topk(&job, nullptr);
   for (int64_t i = 0; i < rows; ++i) {
     const auto gain = [&](int64_t j) {
@@ -213,8 +214,8 @@ void check_mach(int64_t R, int64_t rows, int64_t buckets, int64_t labels, int64_
   }
   for (int aggregate = 0; aggregate < 3; ++aggregate) {
     const int64_t first = labels - count;
-    const xmc::CudaMach job{p.data(), table.data(), R,     rows,      buckets,
-                            labels,   first,        count, aggregate, scores.data()};
+    const xmc::mach::CudaMach job{p.data(), table.data(), R,     rows,      buckets,
+                                  labels,   first,        count, aggregate, scores.data()};
     xmc_mach_scores(&job, nullptr);
     std::vector<double> want;
     for (int64_t i = 0; i < rows; ++i) {
@@ -263,7 +264,7 @@ void check_gather(int64_t batch, int64_t width, int64_t dims, int64_t labels) {
   }
   const auto n = static_cast<int64_t>(starts.size());
   starts.push_back(static_cast<int64_t>(places.size()));
-  const xmc::CudaGatherDot job{batch, width, dims, candidates.data(), h.data(), table.data(), 0, 0};
+  const xmc::gather::CudaGatherDot job{batch, width, dims, candidates.data(), h.data(), table.data(), 0, 0};
   Floats got(batch * width);
   xmc_gather_dot(&job, got.data(), nullptr);
   compare("gather dot", got, scores);

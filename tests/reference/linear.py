@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse as sp
 
 
 def objective(w, X, s, C=1.0, c=1.0):
@@ -42,3 +43,14 @@ def solve(X, s, C=1.0, c=1.0):
             t /= 2
         w = w + t * d
     return w
+
+
+def prepared_rows(X, normalize=True, bias=1.0):
+    """The rows a model is trained on: scaled to length 1, with the bias as last column (float64; sparse or dense)."""
+    A = sp.csr_matrix(X, dtype=np.float64)
+    if normalize:
+        norms = np.sqrt(np.asarray(A.multiply(A).sum(1)).ravel())
+        A = sp.diags(1 / np.where(norms > 0, norms, 1)) @ A
+    if bias is not None:
+        A = sp.hstack([A, np.full((A.shape[0], 1), bias)])
+    return A.tocsr() if sp.issparse(X) else A.toarray()

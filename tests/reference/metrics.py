@@ -39,6 +39,13 @@ def instance(y_sets, lists, k, q=None, n_labels=None, rows=None):
             psndcg += ratio(sum(q[j] * g for j, g, h in zip(head, gain, hit, strict=False) if h), ideal)
             psndcg_best += ratio(sum(b * g for b, g in zip(best, gain, strict=False)), ideal)
     out = {name: ratio(float(value), n) for name, value in out.items()}
+    hits = [len(set(ranked[:k]) & set(y)) for y, ranked in zip(y_sets, lists, strict=True)]
+    sizes = [(len(ranked[:k]), len(y)) for y, ranked in zip(y_sets, lists, strict=True)]
+    predicted, positives = (sum(size[i] for size in sizes) for i in (0, 1))
+    out["micro_precision"], out["micro_recall"] = ratio(sum(hits), predicted), ratio(sum(hits), positives)
+    out["micro_f1"] = ratio(2 * sum(hits), predicted + positives)
+    out["sample_precision"] = ratio(sum(ratio(h, m) for h, (m, _) in zip(hits, sizes, strict=True)), n)
+    out["sample_f1"] = ratio(sum(ratio(2 * h, m + y) for h, (m, y) in zip(hits, sizes, strict=True)), n)
     if q is not None:
         out |= {"psp": ratio(psp, psp_best), "psp_unnormalized": ratio(psp, n)}
         out |= {"psndcg": ratio(psndcg, psndcg_best), "psndcg_unnormalized": ratio(psndcg, n)}
@@ -80,3 +87,24 @@ def macro(y_sets, lists, k, n_labels, beta=1.0, labels=None):
     names = ["macro_precision", "macro_recall", "macro_fbeta", "coverage"]
     names += ["macro_balanced_accuracy", "macro_gmean", "macro_jaccard"]
     return {name: float(np.mean([r[name] for r in rows])) if rows else 0.0 for name in names}
+
+
+def precision_recall_f1(Y, P, average):
+    """Of binary matrices: from counts summed over all entries ("micro"), per label ("macro") or per row."""
+    axis = {"micro": None, "macro": 0, "sample": 1}[average]
+    tp, predicted, positives = ((M.astype(float)).sum(axis=axis) for M in (Y & P, P, Y))
+    tp, predicted, positives = np.atleast_1d(tp), np.atleast_1d(predicted), np.atleast_1d(positives)
+    precision = [ratio(a, b) for a, b in zip(tp, predicted, strict=True)]
+    recall = [ratio(a, b) for a, b in zip(tp, positives, strict=True)]
+    f1 = [ratio(2 * a, b + c) for a, b, c in zip(tp, predicted, positives, strict=True)]
+    return float(np.mean(precision)), float(np.mean(recall)), float(np.mean(f1))
+
+
+def ranking(Y, scores):
+    """Coverage error and ranking loss, all pairs compared; labels without a score (NaN) share the last place."""
+    coverage, loss = [], []
+    for y, s in zip(np.asarray(Y, bool), np.where(np.isnan(scores), -np.inf, scores), strict=True):
+        coverage.append(max((int((s >= s[j]).sum()) for j in np.flatnonzero(y)), default=0))
+        wrong = sum(s[f] >= s[t] for t in np.flatnonzero(y) for f in np.flatnonzero(~y))
+        loss.append(ratio(wrong, y.sum() * (~y).sum()))
+    return float(np.mean(coverage)), float(np.mean(loss))

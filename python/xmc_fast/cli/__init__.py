@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmc_fast import __version__
-from xmc_fast.cli._common import Output, UsageError
+from xmc_fast.cli._common import Output, UsageError, note
 
-COMMANDS = ("demo", "info", "convert", "train", "predict", "evaluate", "plot", "merge", "status")
+COMMANDS = (
+    *("demo", "train", "tag", "predict", "evaluate", "explain"),
+    *("info", "convert", "plot", "merge", "status"),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("default")
             warnings.showwarning = _show_note  # type: ignore[assignment]
             output: Output = args.run(args)
-        print(json.dumps(output.data, indent=1) if args.json else output.text, flush=True)
+        if output.data is not None:  # None: the result itself went to standard output
+            text = json.dumps(output.data, indent=1, ensure_ascii=False) if args.json else output.text
+            print(text, flush=True)
         return 0
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,4 +93,4 @@ def _message(error: Exception) -> str:
 
 
 def _show_note(message: Warning | str, *_: Any) -> None:
-    print(f"xmc-fast: note: {' '.join(str(message).split())}", file=sys.stderr)
+    note(str(message))

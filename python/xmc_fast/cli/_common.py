@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ class Output:
     """What a command has to say: for people, and with ``--json`` for programs."""
 
     text: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Any = field(default_factory=dict)
 
 
 def positive(text: str) -> int:
@@ -27,6 +28,16 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
     return int(text)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The argument MODEL."""
+    parser.add_argument("model", metavar="MODEL", help="a model folder of any kind")
+
+
+def add_paths(parser: argparse.ArgumentParser, metavar: str, help: str) -> None:
+    """Input files, then what is written."""
+    parser.add_argument("paths", nargs="+", metavar=metavar, help=help)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -62,22 +73,39 @@ def open_engine(args: argparse.Namespace) -> Iterator[Any]:
         return
     from xmc_fast import engine
 
-    client = engine.connect(args.engine, args.address)
-    try:
-        yield client
-    finally:
-        engine.shutdown(client)
+    with engine.connect(args.engine, args.address) as connected:
+        yield connected
+
+
+def split_paths(args: argparse.Namespace, usage: str) -> tuple[list[str], str]:
+    """The inputs and, last, the output of ``args.paths``; the output must not replace an input."""
+    if len(args.paths) < 2:
+        raise UsageError(f"give {usage}")
+    *inputs, out = args.paths
+    if out != "-" and any(Path(out).resolve() == Path(path).resolve() for path in inputs):
+        raise UsageError(f"the output {out} is also an input: give another name")
+    return inputs, "/dev/stdout" if out == "-" else out
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    """Tell people what is happening; nothing with ``--json``. Standard output may be the result's: see `aside`."""
+    if not args.json:
+        print(text, flush=True)
+
+
+def aside(out: str) -> bool:
+    """Whether a command's result goes to standard output, so that its own words must not."""
+    return out in ("/dev/stdout", "/dev/fd/1")
+
+
+def note(text: str) -> None:
+    """One line on stderr."""
+    print(f"xmc-fast: note: {' '.join(text.split())}", file=sys.stderr)
 
 
 def thousands(n: int) -> str:
     """1234567 -> "1,234,567"."""
     return f"{n:,}"
-
-
-def check_output(out: str, inputs: Sequence[str]) -> None:
-    """An error where the output would replace an input."""
-    if any(Path(out).resolve() == Path(path).resolve() for path in inputs):
-        raise UsageError(f"the output {out} is also an input: give another name")
 
 
 def stored(folder: str | Path) -> int:
@@ -92,3 +120,12 @@ def size(n: float) -> str:
             return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     raise AssertionError
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, the first to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    )

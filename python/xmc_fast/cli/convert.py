@@ -1,12 +1,12 @@
-"""``xmc-fast convert``: from any format we read to repository text or scipy .npz."""
+"""``xmc-fast convert``: from any format of features to repository text or scipy .npz."""
 
 from __future__ import annotations
 
 import argparse
 
 from xmc_fast._files import atomic_path
-from xmc_fast.cli._common import Output, UsageError, add_threads, check_output, thousands
-from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli._common import Output, add_paths, add_threads, split_paths, thousands
+from xmc_fast.cli._inputs import add_input, read
 
 HELP = "convert a data set to repository text (.txt, also .gz and .xz) or to scipy .npz"
 EXAMPLES = (
@@ -17,25 +17,22 @@ EXAMPLES = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="IN", help="the input file (or two), then OUT")
-    add_format(parser)
+    add_paths(parser, "IN", "the input file (or two), then OUT")
+    add_input(parser)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    if len(args.paths) < 2:
-        raise UsageError("give the input and the output: xmc-fast convert IN OUT")
-    *inputs, out = args.paths
-    check_output(out, inputs)
-    loaded = load(inputs, args.format, args.threads)
-    if loaded.X is None:
+    inputs, out = split_paths(args, "the input and the output: xmc-fast convert IN OUT")
+    data = read(inputs, args)
+    if data.X is None:
         raise ValueError(
             "raw text has no features to convert: train a text model on it, or vectorise it first"
         )
-    written = write(out, loaded.X, loaded.Y)
-    n, d = loaded.X.shape
-    text = f"{thousands(n)} points, {thousands(d)} features, {thousands(loaded.Y.shape[1])} labels"
-    return Output(f"{text} -> {', '.join(written)}", {"points": n, "features": d, "files": written})
+    written = write(out, data.X, data.Y)
+    n, d = data.X.shape
+    text = f"{thousands(n)} rows, {thousands(d)} features, {thousands(data.Y.shape[1])} labels"
+    return Output(f"{text} -> {', '.join(written)}", {"rows": n, "features": d, "files": written})
 
 
 def write(out: str, X: object, Y: object) -> list[str]:
@@ -49,7 +46,7 @@ def write(out: str, X: object, Y: object) -> list[str]:
             with atomic_path(file) as temporary, open(temporary, "wb") as handle:
                 sp.save_npz(handle, matrix)
         return files
-    from xmc_fast import data
+    from xmc_fast.data import write_xmc
 
-    data.write_xmc(out, X, Y)
+    write_xmc(out, X, Y)
     return [out]

@@ -1,25 +1,28 @@
-"""``xmc-fast evaluate``: the metric table of a model on a test set."""
+"""``xmc-fast evaluate``: the metric table of a model on labelled data."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xmc_fast.cli._common import Output, UsageError, add_threads, positive
-from xmc_fast.cli._load import add_format, add_propensity, guess, load, propensities
-from xmc_fast.cli.predict import load_model, predict_loaded, takes_text
+from xmc_fast.cli import _inputs, _models
+from xmc_fast.cli._common import Output, UsageError, add_model, add_paths, add_threads, positive
+from xmc_fast.cli._propensity import add_propensity, propensities, train_labels
 
-HELP = "predict a test set and print every metric"
+if TYPE_CHECKING:
+    from xmc_fast.data import Dataset
+
+HELP = "predict labelled data and print every metric"
 EXAMPLES = (
     "xmc-fast evaluate model/ test.txt",
+    "xmc-fast evaluate text-model/ test.csv --text title,body --label tags --sep '|'",
     "xmc-fast evaluate model/ test.txt --train train.txt --propensity wikipedia --bins",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model folder")
-    parser.add_argument("paths", nargs="+", metavar="DATA", help="the test file (or two)")
-    add_format(parser)
+    add_model(parser)
+    add_paths(parser, "DATA", "labelled data in any format")
     parser.add_argument(
         "-k", type=positive, nargs="+", default=[1, 3, 5], metavar="K", help="cut-offs (default 1 3 5)"
     )
@@ -30,27 +33,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=int, default=0, metavar="N", help="confidence intervals from N resamples"
     )
+    _inputs.add_input(parser)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    from xmc_fast import metrics
-
     if not args.train and (args.bins or args.propensity):
         what = "--bins" if args.bins else "--propensity"
         raise UsageError(f"{what} needs --train: label frequencies are those of the training set")
-    model = load_model(args.model)
-    if args.format == "auto" and takes_text(model) and guess(args.paths) in ("xmc", "libsvm"):
-        raise UsageError("the model takes raw text: give the texts and the labels, MODEL TEXTS LABELS")
-    loaded = load(args.paths, args.format, args.threads)
-    options: dict[str, Any] = {}
-    if args.train:
-        train_labels = load(args.train, args.format, args.threads).Y
-        options["propensity"] = propensities(train_labels, args.propensity)
+    model = _models.open_model(args.model, args.threads)
+    data = _inputs.read(args.paths, args, model)
+    found = evaluate(model, data, args.k, args.threads, args, bootstrap=args.bootstrap)
+    return Output(str(found), found.to_dict())
+
+
+def evaluate(
+    model: Any,
+    data: Dataset,
+    k: list[int],
+    threads: int | None,
+    args: argparse.Namespace | None = None,
+    *,
+    depth: int = 0,
+    **options: Any,
+) -> Any:
+    """The metrics of a model of any kind; labels are matched by name, or by number without names.
+
+    ``args`` are the options of `add_propensity` and ``--bins``; at least ``depth`` labels a row are predicted.
+    """
+    import numpy as np
+
+    from xmc_fast import metrics
+    from xmc_fast.texts._evaluation import evaluation
+    from xmc_fast.texts._labels import encode
+
+    labels = _inputs.labels_of(data)
+    if labels is None:
+        raise ValueError("the data has no labels to compare with: give a labels file, or --label")
+    truth = encode(labels, _models.names(model))
+    if args is not None and args.train:
+        Y = train_labels(args, truth.names)
+        Y.resize((Y.shape[0], truth.Y.shape[1]))  # labels that the model does not know were never seen
+        options["propensity"] = propensities(Y, args.propensity)
         if args.bins:
-            options["bins"] = metrics.frequency_bins(train_labels)
-    prediction = predict_loaded(model, loaded, max(args.k), args.threads)
-    report = metrics.report(
-        loaded.Y, prediction, k=args.k, bootstrap=args.bootstrap, n_jobs=args.threads, **options
-    )
-    return Output(str(report), report.to_dict())
+            options["bins"] = metrics.frequency_bins(Y)
+    proba = _models.takes_text(model) and _models.calibrated(model)
+    top = _models.predict(model, data, max(*k, depth), proba=proba, n_jobs=threads)
+    return evaluation(truth, top, np.diff(top.indptr) > 0, k, n_jobs=threads, **options)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from typing import Any
 
-from xmc_fast.cli import _lightxml, _mach
-from xmc_fast.cli._common import Output, add_threads, thousands
-from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli import _models
+from xmc_fast.cli._common import Output, add_paths, add_threads, size, stored, thousands
+from xmc_fast.cli._inputs import add_input, joined, labels_of, read
 
 HELP = "statistics of a data set, or sizes of a model"
 EXAMPLES = (
@@ -18,40 +18,69 @@ EXAMPLES = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="FILE", help="a data file (or two), or a model folder")
-    add_format(parser)
+    add_paths(parser, "FILE", "data, or a model folder")
+    add_input(parser)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    from xmc_fast import data
     from xmc_fast.model import is_model_folder
 
-    if _mach.is_folder(args.paths[0]):
-        return _mach.info(args.paths[0])
-    if _lightxml.is_folder(args.paths[0]):
-        return _lightxml.info(args.paths[0])
-    if is_model_folder(args.paths[0]):
-        return model_info(args.paths[0])
+    return model_info(args.paths[0]) if is_model_folder(args.paths[0]) else data_info(args)
 
-    if Path(args.paths[0]).is_dir():
-        raise ValueError(f"{args.paths[0]} is a folder, but not a model (it has no manifest.json)")
-    loaded = load(args.paths, args.format, args.threads)
-    if loaded.texts is not None:
-        counts = {
-            "points": len(loaded.texts),
-            "labels": int(loaded.Y.shape[1]),
-            "assignments": int(loaded.Y.nnz),
+
+def data_info(args: argparse.Namespace) -> Output:
+    """Counts of a data set."""
+    from xmc_fast.data import describe
+    from xmc_fast.texts._labels import encode
+
+    data = read(args.paths, args)
+    if data.texts is None:
+        statistics = describe(data.X, data.Y)
+        return Output(str(statistics), statistics.to_dict())
+    counts: dict[str, Any] = {"rows": data.n_rows, "format": data.format}
+    if labels_of(data) is not None:
+        encoded = encode(labels_of(data))
+        counts |= {
+            "labels": len(encoded.names),
+            "assignments": int(encoded.Y.nnz),
+            "unlabelled": int((~encoded.labelled).sum()),
+            "repeated": encoded.repeated,
         }
-        return Output("\n".join(f"{k:<12}{thousands(v)}" for k, v in counts.items()), dict(counts))
-    statistics = data.describe(loaded.X, loaded.Y)
-    return Output(str(statistics), statistics.to_dict())
+    counts["empty texts"] = sum(not text.strip() for text in joined(data))
+    shown = {name: thousands(value) if isinstance(value, int) else value for name, value in counts.items()}
+    return Output("\n".join(f"{name:<12}{value}" for name, value in shown.items()), counts)
 
 
 def model_info(folder: str) -> Output:
-    """Sizes, density, weight histogram and training parameters of a saved model."""
+    """Sizes and training parameters of a saved model."""
+    from xmc_fast._folder import kind_of, read_any_manifest
     from xmc_fast.model import SparseModel, describe_model
 
-    model = SparseModel.load(folder)
-    description = describe_model(model)
-    return Output(str(description), {**description.to_dict(), "params": model.params})
+    manifest = read_any_manifest(folder)[1]
+    facts: dict[str, Any] = {"kind": kind_of(manifest), "disk_bytes": stored(folder)}
+    head = [f"kind        {facts['kind'].replace('_', ' ')}", f"on disk     {size(facts['disk_bytes'])}"]
+    if facts["kind"] not in ("sparse_model", "text_classifier", "text_model", "mach"):  # needs torch to open
+        rest = {key: value for key, value in manifest.items() if key not in ("kind", "history", "params")}
+        params = manifest.get("params", {})
+        lines = [f"{key:<20} {value}" for key, value in rest.items()]
+        lines += ["trained with", *(f"{key:<20} {value}" for key, value in params.items())] if params else []
+        return Output("\n".join([*head, *lines]), {**rest, **facts, "params": params})
+    model = _models.open_model(folder)
+    facts |= _models.sizes(model)
+    linear = _models.linear_part(model)
+    if linear is not model:
+        names, report = model.label_names_, model.fit_report_
+        facts |= {"text_columns": model.text_columns_, "fit_report": report}
+        head += [
+            f"texts       {', '.join(filter(None, model.text_columns_)) or 'one column'}",
+            f"names       {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
+            *(f"  {name.replace('_', ' '):<20} {value}" for name, value in report.items()),
+        ]
+    if isinstance(linear, SparseModel):
+        description = describe_model(linear)
+        facts |= {**description.to_dict(), "params": linear.params}
+        return Output("\n".join([*head, str(description)]), facts)
+    shown = ("labels", "features", "buckets", "repeats")
+    head += [f"{name:<11} {thousands(facts[name])}" for name in shown if name in facts]
+    return Output("\n".join([*head, f"size        {size(facts['bytes'])}"]), facts)

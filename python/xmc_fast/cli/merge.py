@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from xmc_fast.cli._common import Output, UsageError, add_threads, positive, size, thousands
+from xmc_fast.cli._common import (
+    Output,
+    add_paths,
+    add_threads,
+    positive,
+    size,
+    split_paths,
+    stored,
+    thousands,
+)
+from xmc_fast.cli._models import linear_part, open_model
 
 HELP = "join models of label ranges into one model, or their predictions into the k best"
 EXAMPLES = (
@@ -15,10 +25,8 @@ EXAMPLES = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", nargs="+", metavar="PART", help="model folders or prediction files, then OUT"
-    )
-    parser.add_argument("-k", type=positive, default=5, help="labels per point to keep (default 5)")
+    add_paths(parser, "PART", "model folders or prediction files, then OUT")
+    parser.add_argument("-k", type=positive, default=5, help="labels per row to keep (default 5)")
     parser.add_argument(
         "--first-labels", type=int, nargs="+", metavar="L", help="predictions: the first label of each part"
     )
@@ -26,41 +34,55 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    if len(args.paths) < 2:
-        raise UsageError("give the parts and the output: xmc-fast merge PART... OUT")
-    *parts, out = args.paths
+    parts, out = split_paths(args, "the parts and the output: xmc-fast merge PART... OUT")
     return merge_predictions(parts, out, args) if args.first_labels else merge_models(parts, out)
 
 
 def merge_models(parts: list[str], out: str) -> Output:
-    """Join model folders in the order of their label ranges."""
+    """Join model folders in the order of their label ranges; text models keep their vectorizer and names."""
     from xmc_fast.model import SparseModel
 
-    models = ordered([(part, SparseModel.load(part)) for part in parts])
-    model = SparseModel.concat(models)
-    model.params.pop("labels", None)
+    opened = [(part, open_model(part)) for part in parts]
+    for path, model in opened:
+        if not isinstance(linear_part(model), SparseModel):
+            raise ValueError(f"{path} is a {type(model).__name__}: only linear models are merged")
+        if type(model) is not type(opened[0][1]):
+            raise ValueError(f"{path} and {parts[0]} differ: one is a text model, the other takes features")
+    models = ordered(opened)
+    model = type(models[0]).concat(models)
+    linear = linear_part(model)
+    linear.params.pop("labels", None)
     model.save(out)
-    facts = {"labels": model.n_labels, "weights": model.nnz, "bytes": model.nbytes, "model": out}
-    text = f"{len(parts)} parts, {thousands(model.n_labels)} labels, {size(model.nbytes)} -> {out}"
+    facts = {
+        "labels": linear.n_labels,
+        "weights": linear.nnz,
+        "bytes": linear.nbytes,
+        "disk_bytes": stored(out),
+        "model": out,
+    }
+    text = f"{len(parts)} parts, {thousands(linear.n_labels)} labels, {size(linear.nbytes)} -> {out}"
     return Output(text, facts)
 
 
 def ordered(parts: list[tuple[str, Any]]) -> list[Any]:
     """By the label ranges that the parts were trained on, which must fit together; as given if not known."""
-    if any("labels" not in model.params for _, model in parts):
+    ranges = [linear_part(model).params.get("labels") for _, model in parts]
+    if None in ranges:
         return [model for _, model in parts]
-    parts = sorted(parts, key=lambda part: part[1].params["labels"])
-    end = parts[0][1].params["labels"][0]
-    for path, model in parts:
-        first, last = model.params["labels"]
+    order = sorted(range(len(parts)), key=lambda i: ranges[i])
+    end = ranges[order[0]][0]
+    for i in order:
+        first, last = ranges[i]
         if first != end:
-            raise ValueError(f"{path} has labels {first} to {last - 1}, expected a part that starts at {end}")
+            raise ValueError(
+                f"{parts[i][0]} has labels {first} to {last - 1}, expected a part that starts at {end}"
+            )
         end = last
-    return [model for _, model in parts]
+    return [parts[i][1] for i in order]
 
 
 def merge_predictions(parts: list[str], out: str, args: argparse.Namespace) -> Output:
-    """The k best of prediction files of the same points."""
+    """The k best of prediction files of the same rows."""
     from xmc_fast.model import merge_topk, read_predictions, write_predictions
 
     if len(args.first_labels) != len(parts):
@@ -71,4 +93,4 @@ def merge_predictions(parts: list[str], out: str, args: argparse.Namespace) -> O
     ]
     best = merge_topk(lists, args.k, first_labels=args.first_labels, n_jobs=args.threads)
     write_predictions(out, best)
-    return Output(f"{thousands(best.shape[0])} points -> {out}", {"points": best.shape[0], "output": out})
+    return Output(f"{thousands(best.shape[0])} rows -> {out}", {"rows": best.shape[0], "output": out})

@@ -1,4 +1,4 @@
-"""``xmc-fast plot``: pictures of data, models and runs."""
+"""``xmc-fast plot``: pictures of data and models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from xmc_fast.cli._common import Output, UsageError, add_threads
-from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli._common import Output, UsageError, add_paths, add_threads, split_paths
+from xmc_fast.cli._inputs import add_input, labels_of, read
+from xmc_fast.cli._models import linear_part, names, open_model
 
 HELP = "draw a picture (needs matplotlib: pip install 'xmc-fast[plots]')"
 EXAMPLES = (
@@ -20,48 +21,46 @@ EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=sorted(KINDS), help="what to draw")
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="what the kind needs (see examples), then the picture"
-    )
-    add_format(parser)
+    add_paths(parser, "PATH", "what the kind needs (see examples), then the picture")
+    add_input(parser)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    if len(args.paths) < 2:
-        raise UsageError("give the input and the picture: xmc-fast plot KIND IN PICTURE")
-    *inputs, picture = args.paths
+    inputs, picture = split_paths(args, "the input and the picture: xmc-fast plot KIND IN PICTURE")
     ax = KINDS[args.kind](inputs, args)
-    figure = ax.figure
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # tight layout of log axes
-        figure.savefig(picture, dpi=150, bbox_inches="tight")
+        ax.figure.savefig(picture, dpi=150, bbox_inches="tight")
     return Output(picture, {"picture": picture})
 
 
 def labels(inputs: list[str], args: argparse.Namespace) -> Any:
     from xmc_fast import plots
+    from xmc_fast.texts._labels import encode
 
-    return plots.label_distribution(load(inputs, args.format, args.threads).Y)
+    return plots.label_distribution(encode(labels_of(read(inputs, args))).Y)
 
 
 def weights(inputs: list[str], args: argparse.Namespace) -> Any:
     from xmc_fast import plots
-    from xmc_fast.model import SparseModel
 
-    return plots.weight_histogram(SparseModel.load(inputs[0]))
+    return plots.weight_histogram(linear_part(open_model(inputs[0])))
 
 
 def pruning(inputs: list[str], args: argparse.Namespace) -> Any:
     from xmc_fast import plots
-    from xmc_fast.model import SparseModel
+    from xmc_fast.texts._labels import encode
 
     if len(inputs) < 2:
         raise UsageError(
             "give the model, the test data and the picture: xmc-fast plot pruning MODEL TEST PICTURE"
         )
-    loaded = load(inputs[1:], args.format, args.threads)
-    return plots.pruning_curve(SparseModel.load(inputs[0]), loaded.X, loaded.Y)
+    model = open_model(inputs[0], args.threads)
+    data = read(inputs[1:], args)
+    known = names(model)
+    X = data.X if data.texts is None else model.transform(data.texts)
+    return plots.pruning_curve(linear_part(model), X, encode(labels_of(data), known).Y[:, : len(known)])
 
 
 KINDS: dict[str, Callable[[list[str], argparse.Namespace], Any]] = {

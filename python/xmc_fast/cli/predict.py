@@ -1,42 +1,51 @@
-"""``xmc-fast predict``: a model and test data in, the k best labels per line out."""
+"""``xmc-fast predict``: a model and data in, the k best labels per row out."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from xmc_fast.cli import _lightxml, _mach
+from xmc_fast.cli import _inputs, _models, _output
 from xmc_fast.cli._common import (
     Output,
     UsageError,
     add_engine,
+    add_model,
+    add_paths,
     add_threads,
-    check_output,
+    aside,
+    note,
     open_engine,
     positive,
+    split_paths,
     thousands,
 )
-from xmc_fast.cli._load import Loaded, add_format, add_propensity, guess, load, propensities
+from xmc_fast.cli._propensity import add_propensity, propensities, train_labels
 
-HELP = "predict the k best labels of each point"
+HELP = "predict the k best labels of each row"
 EXAMPLES = (
     "xmc-fast predict model/ test.txt out.txt -k 5",
-    "xmc-fast predict text-model/ questions.txt out.txt        # one text per line",
+    "xmc-fast predict text-model/ questions.csv tags.csv --text title,body --threshold 0.3",
+    "cat lines.txt | xmc-fast predict text-model/ - - --format text",
     "xmc-fast predict model/ test.txt out.txt --optimize macro-f1 --mix 0.2",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model folder")
-    parser.add_argument(
-        "paths", nargs="+", metavar="DATA", help="the test file (or two), then the output file"
+    add_model(parser)
+    add_paths(
+        parser, "DATA", "the data, then the output: .jsonl, .csv, .tsv, else label:value lines; - is a pipe"
     )
-    add_format(parser)
-    parser.add_argument("-k", type=positive, default=5, help="labels per point (default 5)")
-    parser.add_argument(
-        "--proba", action="store_true", help="probabilities instead of scores (calibrated models)"
+    parser.add_argument("-k", type=positive, default=5, help="most labels per row (default 5)")
+    parser.add_argument("--threshold", type=float, metavar="P", help="leave out labels of a lower value")
+    parser.add_argument("--ids", action="store_true", help="label ids also where the model has names")
+    values = parser.add_mutually_exclusive_group()
+    values.add_argument(
+        "--proba", action="store_true", help="probabilities (default for text models that have them)"
     )
+    values.add_argument("--scores", action="store_true", help="raw scores")
     parser.add_argument(
         "--optimize", metavar="METRIC", help="choose the labels that maximise this metric, e.g. macro-f1"
     )
@@ -46,45 +55,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=100,
         metavar="N",
-        help="labels per point that --optimize chooses from (default 100)",
+        help="labels per row that --optimize chooses from (default 100)",
+    )
+    parser.add_argument(
+        "--gains", action="store_true", help="with --optimize: what each label adds to the metric"
     )
     add_propensity(parser)
+    _inputs.add_input(parser)
     add_engine(parser)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    if len(args.paths) < 2:
-        raise UsageError("give the data and the output: xmc-fast predict MODEL DATA OUT")
-    *inputs, out = args.paths
-    check_output(out, inputs)
-    if args.mix is not None and not args.optimize:
-        raise UsageError("--mix needs --optimize")
+    inputs, out = split_paths(args, "the data and the output: xmc-fast predict MODEL DATA OUT")
+    check_options(args)
+    model = _models.open_model(args.model, args.threads)
+    check_probabilities(model, args)
+    args.proba = args.proba or (_models.takes_text(model) and _models.calibrated(model) and not args.scores)
+    names = None if args.ids or not _models.takes_text(model) else _models.label_names(model)
+    start = time.perf_counter()
+    with open_engine(args) as engine:
+        pieces = optimized(model, inputs, args) if args.optimize else best(model, inputs, args, engine)
+        rows = _output.write(out, pieces, names)
+    seconds = time.perf_counter() - start
+    facts = {"rows": rows, "seconds": seconds, "output": out}
+    text = f"{thousands(rows)} rows in {seconds:.2f} s -> {out}"
+    if aside(out):
+        note(text)
+        return Output("", None)
+    return Output(text, facts)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Errors of options that do not go together."""
+    for option in ("mix", "gains"):
+        if getattr(args, option) not in (None, False) and not args.optimize:
+            raise UsageError(f"--{option} needs --optimize")
     if args.mix is not None and not 0 <= args.mix <= 1:
         raise UsageError(f"--mix must be from 0 to 1, got {args.mix:g}")
     if args.propensity and not args.train:
         raise UsageError("--propensity needs --train: label frequencies are those of the training set")
-    model = load_model(args.model)
-    check_probabilities(model, args)
-    start = time.perf_counter()
-    rows = optimized(model, inputs, out, args) if args.optimize else streamed(model, inputs, out, args)
-    seconds = time.perf_counter() - start
-    facts = {"points": rows, "seconds": seconds, "output": out}
-    return Output(f"{thousands(rows)} points in {seconds:.2f} s -> {out}", facts)
-
-
-def load_model(folder: str) -> Any:
-    """A saved model: of features, or of texts when it holds a vectorizer or a transformer."""
-    from xmc_fast import pipeline
-    from xmc_fast.model import is_model_folder
-
-    if _mach.is_folder(folder):
-        return _mach.load(folder)
-    if not is_model_folder(folder):
-        raise ValueError(f"{folder} is not a model folder (it has no manifest.json)")
-    if _lightxml.is_folder(folder):
-        return _lightxml.load(folder)
-    return pipeline.load_model(folder)
 
 
 def check_probabilities(model: Any, args: argparse.Namespace) -> None:
@@ -93,72 +103,54 @@ def check_probabilities(model: Any, args: argparse.Namespace) -> None:
 
     if args.optimize and args.optimize != "psp":
         decide.metric(args.optimize)
-    linear = getattr(model, "model", model)  # of a text model
+    linear = _models.linear_part(model)
     if (args.proba or args.optimize) and getattr(linear, "calibration", linear) is None:
         option = "--optimize" if args.optimize else "--proba"
         raise ValueError(f"{option} needs a calibrated model: xmc-fast train ... --calibrate HELD_OUT_DATA")
 
 
-def takes_text(model: Any) -> bool:
-    """Whether a model takes texts; such models read files of lines themselves."""
-    return hasattr(model, "predict_file")
+def best(model: Any, inputs: list[str], args: argparse.Namespace, engine: Any) -> Iterator[Any]:
+    """The best labels, chunk by chunk of the data."""
+    from xmc_fast.texts._labels import keep_entries
+
+    options = {"n_jobs": args.threads} | ({} if engine is None else {"engine": engine})
+    for data in _inputs.read_chunks(inputs, args, model):
+        top = _models.predict(model, data, args.k, proba=args.proba, **options)
+        yield top if args.threshold is None else keep_entries(top, top.data >= args.threshold)
 
 
-def predict_loaded(model: Any, loaded: Loaded, k: int, threads: int | None, *, proba: bool = False) -> Any:
-    """Predictions for data in memory."""
-    wants_text = takes_text(model)
-    if wants_text != (loaded.texts is not None):
-        kinds = ("features", "raw text")
-        raise ValueError(
-            f"the model takes {kinds[wants_text]}, the data is {kinds[not wants_text]} (see --format)"
-        )
-    return model.predict(loaded.texts if wants_text else loaded.X, k, proba=proba, n_jobs=threads)
-
-
-def streamed(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
-    """Predict a file piece by piece, in constant memory; other formats than xmc and text lines as a whole."""
-    from xmc_fast import model as models
-
-    options = {"proba": args.proba, "n_jobs": args.threads}
-    if args.engine is not None:
-        return distributed(model, inputs, out, args)
-    if len(inputs) == 1 and takes_text(model) and args.format in ("auto", "text"):
-        return int(model.predict_file(inputs[0], out, args.k, **options))
-    form = guess(inputs) if args.format == "auto" else args.format
-    if form == "xmc" and not takes_text(model):
-        return int(models.predict_file(model, inputs[0], out, args.k, **options))
-    loaded = load(inputs, form, args.threads)
-    prediction = predict_loaded(model, loaded, args.k, args.threads, proba=args.proba)
-    models.write_predictions(out, prediction)
-    return int(prediction.shape[0])
-
-
-def distributed(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
-    """Shards of the labels on the workers of an engine."""
-    from xmc_fast.model import write_predictions
-
-    if takes_text(model):
-        raise ValueError("--engine is for models of features; this one takes texts")
-    X = load(inputs, args.format, args.threads).X
-    with open_engine(args) as engine:
-        best = model.predict(X, args.k, proba=args.proba, n_jobs=args.threads, engine=engine)
-    write_predictions(out, best)
-    return int(best.shape[0])
-
-
-def optimized(model: Any, inputs: list[str], out: str, args: argparse.Namespace) -> int:
-    """Choose the labels of the whole file together, for the metric asked."""
+def optimized(model: Any, inputs: list[str], args: argparse.Namespace) -> Iterator[Any]:
+    """Labels of the whole data, chosen together for a metric."""
     from xmc_fast import decide
-    from xmc_fast.model import write_predictions
 
-    loaded = load(inputs, args.format, args.threads)
-    proba = predict_loaded(model, loaded, max(args.candidates, args.k), args.threads, proba=True)
+    data = _inputs.read(inputs, args, model)
+    candidates = max(args.candidates, args.k)
+    proba = _models.predict(model, data, candidates, proba=True, n_jobs=args.threads)
     metric: Any = args.optimize
     if metric == "psp":
         if not args.train:
             raise ValueError("--optimize psp needs --train: propensities come from the training labels")
-        train_labels = load(args.train, args.format, args.threads).Y
-        metric = decide.metric("psp", propensity=propensities(train_labels, args.propensity))
-    chosen, _ = decide.optimize(proba, metric_=metric, k=args.k, mix_=args.mix, n_jobs=args.threads)
-    write_predictions(out, chosen)
-    return int(chosen.shape[0])
+        Y = train_labels(args, _models.names(model))
+        metric = decide.metric("psp", propensity=propensities(Y, args.propensity))
+    chosen, _ = decide.optimize(proba, metric=metric, k=args.k, mix=args.mix, n_jobs=args.threads)
+    yield chosen if args.gains else with_probabilities(chosen, proba)
+
+
+def with_probabilities(chosen: Any, proba: Any) -> Any:
+    """The chosen labels with their probabilities instead of their gains, best first."""
+    import numpy as np
+
+    from xmc_fast._arrays import to_scipy
+
+    width = proba.shape[1]
+
+    def keys(matrix: Any) -> Any:
+        return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * width + matrix.indices
+
+    place = np.argsort(keys(proba), kind="stable")
+    found = np.searchsorted(keys(proba)[place], keys(chosen))
+    values = proba.data[place][np.minimum(found, len(place) - 1)]
+    values[keys(proba)[place][np.minimum(found, len(place) - 1)] != keys(chosen)] = 0
+    rows = keys(chosen) // width
+    order = np.lexsort((chosen.indices, -values, rows))
+    return to_scipy(chosen.indptr, chosen.indices[order], values[order], chosen.shape)

@@ -5,76 +5,68 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xmc_fast.cli import _lightxml, _mach
+from xmc_fast._folder import check_replaceable
+from xmc_fast.cli import _lightxml
 from xmc_fast.cli._common import (
     Output,
     UsageError,
     add_engine,
+    add_paths,
     add_threads,
     open_engine,
+    say,
     size,
+    split_paths,
     stored,
+    table,
     thousands,
 )
-from xmc_fast.cli._load import add_format, load
+from xmc_fast.cli._inputs import add_input, labels_of, read, take
+from xmc_fast.cli._models import open_model, sizes
+from xmc_fast.cli._parameters import add_parameters, given
+from xmc_fast.cli.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from xmc_fast.data import Dataset
 
 HELP = "train a model and save it"
 EXAMPLES = (
-    "xmc-fast train train.txt model/",
-    "xmc-fast train --C 2 --prune 0.02 --checkpoint run/ train.txt.gz model/",
+    "xmc-fast train posts.csv model/ --text title,body --label tags --sep '|' --valid 0.1",
+    "xmc-fast train texts.txt labels.txt model/        # one text per line, its labels on the same line",
+    "xmc-fast train train.txt model/ --C 2 --prune 0.02 --checkpoint run/",
     "xmc-fast train train.txt model/ --calibrate valid.txt",
     "xmc-fast train train.txt model/ --checkpoint /shared/run --engine dask --address tcp://head:8786",
     "xmc-fast train train.txt part-3/ --labels 30000:40000      # a part of the labels; join with merge",
-    "xmc-fast train texts.txt labels.txt model/     # raw text: tf-idf is fitted and saved with the model",
     "xmc-fast train --model mach --buckets 500 --repeats 8 train.txt model/     # hashed labels",
     "xmc-fast train --model lightxml --encoder DIR texts.txt labels.txt model/     # fine-tune a transformer",
 )
+LINEAR, MACH, TEXT = "linear.OneVsAll", "mach.Mach", "texts.TextClassifier"
+CANDIDATES = 20  # labels per validation row from which a k and a threshold are chosen
+SHOWN = {"precision": "P", "ndcg": "nDCG", "micro_f1": "micro-F1", "macro_f1": "macro-F1"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", nargs="+", metavar="DATA", help="the data file (or two), then the MODEL folder"
-    )
-    add_format(parser)
+    add_paths(parser, "DATA", "the data (one file or two), then the MODEL folder")
     parser.add_argument(
         "--model",
         choices=("linear", "mach", "lightxml"),
         default="linear",
-        help="one-vs-all linear models (default), MACH: linear models of hashed labels, or LightXML: a transformer"
-        " on raw text",
-    )
-    _mach.add_options(parser)
-    _lightxml.add_options(parser)
-    parser.add_argument("--C", type=float, default=1.0, help="weight of the loss (default 1)")
-    parser.add_argument("--loss", choices=("squared_hinge", "logistic"), default="squared_hinge")
-    parser.add_argument("--penalty", choices=("l2", "l1"), default="l2")
-    parser.add_argument(
-        "--eps", type=float, default=0.01, help="tolerance of the stopping rule (default 0.01)"
+        help="one-vs-all linear models (default), MACH: linear models of hashed labels, or LightXML: a"
+        " transformer on raw text",
     )
     parser.add_argument(
-        "--bias", type=float, default=1.0, help="value of the constant feature; 0 for none (default 1)"
-    )
-    parser.add_argument("--no-normalize", action="store_true", help="leave rows at their length")
-    parser.add_argument("--prune", type=float, default=0.01, help="drop weights below this (default 0.01)")
-    parser.add_argument(
-        "--keep-top", type=int, default=None, metavar="K", help="keep the K largest weights per label"
-    )
-    parser.add_argument(
-        "--block-labels", type=int, default=1000, help="labels per block of the model (default 1000)"
+        "--valid",
+        metavar="X",
+        help="share of the rows (0.1) or a file that the model is measured on at the end",
     )
     parser.add_argument(
         "--calibrate",
+        dest="calibrate_on",
         nargs="+",
-        metavar="DATA",
-        help="held-out data to fit probabilities on (for predict --proba, --optimize)",
-    )
-    parser.add_argument(
-        "--min-df", type=int, default=2, help="text: terms in fewer texts are left out (default 2)"
-    )
-    parser.add_argument(
-        "--ngrams", type=int, default=1, help="text: longest run of words that is a term (default 1)"
+        metavar="X",
+        help="share of the rows or held-out data to fit probabilities on (default: 0.1 for texts, else none)",
     )
     parser.add_argument(
         "--checkpoint", metavar="PATH", help="save the state of the training there and resume from it"
@@ -82,63 +74,224 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels", type=label_range, metavar="A:B", help="train labels A to B-1 only (see xmc-fast merge)"
     )
+    add_input(parser)
+    names = ("analyzer", "ngram_range", "min_df", "stop_words", "strip_accents", "sublinear_tf", "hashing")
+    texts = parser.add_argument_group("features of texts")
+    texts.add_argument(
+        "--ngram-range",
+        "--ngrams",
+        dest="ngram_range",
+        type=ngram_range,
+        default=argparse.SUPPRESS,
+        metavar="A:B",
+        help="fewest and most words (or characters) of a term; B alone means 1:B (default 1:1)",
+    )
+    texts.add_argument(
+        "--weights",
+        type=weights,
+        default=argparse.SUPPRESS,
+        metavar="A=X,B=Y",
+        help="weights of text columns, e.g. title=2 (default 1 each)",
+    )
+    add_parameters(texts, TEXT, *names)
+    linear = parser.add_argument_group("linear models, also of MACH's buckets")
+    options = (
+        "C",
+        "loss",
+        "penalty",
+        "tol",
+        "bias",
+        "normalize",
+        "prune",
+        "keep_top",
+        "block_labels",
+        "solver",
+    )
+    add_parameters(linear, LINEAR, *options, "max_iter")
+    hashed = parser.add_argument_group("MACH (--model mach)")
+    add_parameters(hashed, MACH, "aggregate", n_buckets="--buckets", n_repeats="--repeats")
+    _lightxml.add_options(parser)
+    seed = {"random_state": "seed of everything random"}
+    add_parameters(parser, LINEAR, "random_state", text=seed)
     add_engine(parser)
-    parser.add_argument("--seed", type=int, default=0)
     add_threads(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
-    if len(args.paths) < 2:
-        raise UsageError("give the data and the model folder: xmc-fast train DATA MODEL")
-    *inputs, folder = args.paths
+    inputs, folder = split_paths(args, "the data and the model folder: xmc-fast train DATA MODEL")
     if args.checkpoint is None or Path(args.checkpoint).resolve() != Path(folder).resolve():
-        check_target(folder, args.model)
-    loaded = load(inputs, args.format, args.threads)
-    if args.model == "lightxml":
-        return _lightxml.train(args, loaded, folder)
-    estimator = make_estimator(args)
-    if args.model == "mach":
-        return _mach.train(args, loaded, folder, estimator)
+        check_replaceable(Path(folder))
+    data = read(inputs, args)
+    if labels_of(data) is None:
+        raise UsageError("the data has no labels: give a labels file, or --label")
+    say(args, data.describe())
+    data, valid = split_valid(data, args)
     start = time.perf_counter()
-    vectorizer = None
-    if loaded.texts is not None:
-        vectorizer = make_vectorizer(args)
-        loaded.X = vectorizer.fit_transform(loaded.texts)
-    with open_engine(args) as engine:
-        estimator.fit(loaded.X, loaded.Y, checkpoint=args.checkpoint, labels=args.labels, engine=engine)
-    weights = estimator.model_
-    if args.labels:
-        weights.params["labels"] = list(args.labels)
-    if args.calibrate:
-        held_out = load(args.calibrate, args.format, args.threads)
-        X = held_out.X if vectorizer is None else vectorizer.transform(held_out.texts)
-        weights.calibrate(X, held_out.Y, n_jobs=args.threads)
-    save(folder, weights, vectorizer)
+    if args.model == "lightxml":
+        model, facts = _lightxml.train(args, data, folder)
+    elif data.texts is not None:
+        model, facts = train_texts(args, data, folder)
+    else:
+        model, facts = train_features(args, data, folder)
     seconds = time.perf_counter() - start
-    facts = {
-        "labels": weights.n_labels,
-        "features": weights.n_features,
-        "weights": weights.nnz,
-        "bytes": weights.nbytes,
-        "seconds": seconds,
-        "not_converged": int((estimator.report_["status"] == 1).sum()),
-        "model": folder,
+    if args.model != "lightxml":
+        model = open_model(folder, args.threads)
+        facts = sizes(model) | facts
+    facts |= {"seconds": seconds, "disk_bytes": stored(folder), "model": folder}
+    lines = [describe(facts, folder)]
+    if valid is not None:
+        found = evaluate(model, valid, [1, 3, 5], args.threads, depth=CANDIDATES, suggest=True)
+        facts |= {"valid": found.to_dict()}
+        lines.append(validation(found))
+    return Output("\n".join(lines), facts)
+
+
+def train_texts(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[Any, dict[str, Any]]:
+    """A `TextClassifier` of one-vs-all or MACH."""
+    from xmc_fast.texts import TextClassifier
+
+    options = given(args, TEXT) | {"model": make_estimator(args), "n_jobs": args.threads}
+    share = None if args.calibrate_on is None else as_share(args.calibrate_on[0])
+    if args.calibrate_on is not None:
+        options["calibrate"] = 0.0 if share is None else share
+    if args.model == "mach":
+        options["calibrate"] = 0.0
+    model = TextClassifier(**options)
+    parts = {"label_range": args.labels, "checkpoint": args.checkpoint}
+    with open_engine(args) as engine:
+        model.fit(data.texts, labels_of(data), engine=engine, **parts)
+    model.reading_ = {"text": data.text_columns, "label": data.label_column, "sep": data.sep}
+    linear = model.model_
+    if args.labels:
+        linear.params["labels"] = list(args.labels)
+    model.save(folder)
+    if args.calibrate_on is not None and share is None:
+        held_out = read(args.calibrate_on, args, model)
+        known = len(model.label_names_)
+        linear.calibrate(model.transform(held_out.texts), model.encode(labels_of(held_out)).Y[:, :known])
+        model.save(folder)
+    return model, {"fit_report": model.fit_report_}
+
+
+def train_features(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[Any, dict[str, Any]]:
+    """A `OneVsAll` or a `Mach` on features."""
+    from xmc_fast.texts._labels import encode
+
+    estimator = make_estimator(args)
+    held_out = None
+    share = None if args.calibrate_on is None else as_share(args.calibrate_on[0])
+    if share is not None:
+        data, held_out = split_rows(data, share, args)
+    options: dict[str, Any] = {} if args.labels is None else {"labels": args.labels}
+    with open_engine(args) as engine:
+        estimator.fit(data.X, data.Y, checkpoint=args.checkpoint, engine=engine, **options)
+    if args.model == "mach":
+        estimator.save(folder)
+        return estimator, {}
+    model = estimator.model_
+    if args.labels:
+        model.params["labels"] = list(args.labels)
+    model.save(folder)
+    if args.calibrate_on is not None:  # after saving: a failure here does not cost the training
+        held_out = held_out or read(args.calibrate_on, args)
+        names = [str(i) for i in range(data.Y.shape[1])]
+        first, last = args.labels or (0, len(names))
+        truth = encode(labels_of(held_out), names).Y[:, first:last]
+        model.calibrate(held_out.X, truth, n_jobs=args.threads)
+        model.save(folder)
+    unfinished = int((estimator.report_["status"] == 1).sum())
+    return model, {"not_converged": unfinished}
+
+
+def make_estimator(args: argparse.Namespace) -> Any:
+    """The estimator of ``--model`` with the options given."""
+    from xmc_fast.linear import OneVsAll
+
+    options = given(args, LINEAR) | {"n_jobs": args.threads}
+    if options.get("bias") == 0:
+        options["bias"] = None
+    base = OneVsAll(**options)
+    if args.model != "mach":
+        return base
+    from xmc_fast.mach import Mach
+
+    for option, value in (("labels", args.labels), ("calibrate", args.calibrate_on)):
+        if value:
+            raise ValueError(f"--{option} is for --model linear")
+    return Mach(**given(args, MACH), base=base, n_jobs=args.threads)
+
+
+def describe(facts: dict[str, Any], folder: str) -> str:
+    """What was trained, for people."""
+    report = facts.get("fit_report", {})
+    left_out = {
+        "empty_texts": "rows without text left out",
+        "unlabelled_rows": "rows without labels left out",
+        "repeated_labels": "repeated labels within a row counted once",
+        "held_out": "rows held out to fit probabilities",
+        "labels_without_rows": "labels have no row outside of these: not learned",
     }
-    text = (
-        f"{thousands(weights.n_labels)} labels in {seconds:.1f} s"
-        f" ({1e3 * seconds / max(weights.n_labels, 1):.2f} ms per label), {thousands(weights.nnz)} weights,"
-        f" {size(stored(folder))} -> {folder}"
+    lines = [f"  {thousands(report[name])} {what}" for name, what in left_out.items() if report.get(name)]
+    if facts.get("not_converged"):
+        lines.append(f"  {thousands(facts['not_converged'])} labels stopped at the iteration limit")
+    if report.get("held_out") and not report["calibrated"]:
+        lines.append("  too few held-out rows for probabilities: the model gives scores")
+    extra = f"{thousands(facts['weights'])} weights, " if "weights" in facts else ""
+    extra += f"{facts['repeats']} x {thousands(facts['buckets'])} buckets, " if "buckets" in facts else ""
+    extra += f"loss {facts['loss']:.4g}, " if "loss" in facts else ""
+    memory = f"{size(facts['bytes'])} in memory, " if "bytes" in facts else ""
+    seconds, labels = facts["seconds"], facts["labels"]
+    lines.append(
+        f"trained {thousands(labels)} labels in {seconds:.1f} s ({1e3 * seconds / max(labels, 1):.2f} ms per"
+        f" label): {extra}{memory}{size(facts['disk_bytes'])} on disk -> {folder}"
     )
-    if facts["not_converged"]:
-        text += f"\n{thousands(facts['not_converged'])} labels stopped at the iteration limit"
-    return Output(text, facts)
+    return "\n".join(lines)
 
 
-def check_target(folder: str, model: str) -> None:
-    """An error before the training, not after it, where the model could not be saved."""
-    from xmc_fast.model.storage import MANIFEST, check_replaceable
+def validation(found: Any) -> str:
+    """The few metrics of the validation rows that matter most, and what could not be compared."""
+    rows = [["%", *(f"@{k}" for k in found.report.ks)]]
+    for name, title in SHOWN.items():
+        if name in found.report.values:
+            rows.append([title, *(f"{100 * value:.2f}" for value in found.report[name])])
+    unknown = (
+        f", {thousands(found.unknown_labels)} labels not seen in training" if found.unknown_labels else ""
+    )
+    text = f"on {thousands(found.rows)} validation rows{unknown}:\n{table(rows)}"
+    if (best := found.suggestion) is not None:
+        text += (
+            f"\nbest for these rows: -k {best.k} (micro-F1 {100 * best.micro_f1_at_k:.2f} %), or all labels with"
+            f" --threshold {best.threshold:.2g} (micro-F1 {100 * best.micro_f1_at_threshold:.2f} %)"
+        )
+    return text
 
-    check_replaceable(Path(folder), "mach.json" if model == "mach" else MANIFEST)
+
+def split_valid(data: Dataset, args: argparse.Namespace) -> tuple[Dataset, Dataset | None]:
+    """Rows to train on and rows to measure on."""
+    if args.valid is None:
+        return data, None
+    share = as_share(args.valid)
+    return (data, read([args.valid], args)) if share is None else split_rows(data, share, args)
+
+
+def split_rows(data: Dataset, share: float, args: argparse.Namespace) -> tuple[Dataset, Dataset]:
+    """A random share of the rows apart, the same for the same random state."""
+    import numpy as np
+
+    order = np.random.default_rng(getattr(args, "random_state", None) or 0).permutation(data.n_rows)
+    held = np.sort(order[: round(share * data.n_rows)])
+    return take(data, np.setdiff1d(np.arange(data.n_rows), held)), take(data, held)
+
+
+def as_share(text: str) -> float | None:
+    """0.1 -> 0.1; None for the name of a file."""
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    if not 0 <= share < 1:
+        raise UsageError(f"a share of the rows must be from 0 to below 1, got {text}")
+    return share
 
 
 def label_range(text: str) -> tuple[int, int]:
@@ -149,36 +302,15 @@ def label_range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def save(folder: str, weights: Any, vectorizer: Any) -> None:
-    """Save the model, with the vectorizer when it was trained on text."""
-    from xmc_fast.pipeline import TextModel
-
-    (weights if vectorizer is None else TextModel(vectorizer, weights)).save(folder)
+def ngram_range(text: str) -> tuple[int, int]:
+    """ "2" -> (1, 2), "3:5" -> (3, 5)."""
+    return label_range(text if ":" in text else f"1:{text}")
 
 
-def make_vectorizer(args: argparse.Namespace) -> Any:
-    """The tf-idf of the papers: sublinear counts, terms of at least two texts, rows of length one."""
-    from xmc_fast.text import TfidfVectorizer
-
-    return TfidfVectorizer(
-        sublinear_tf=True, min_df=args.min_df, ngram_range=(1, args.ngrams), n_jobs=args.threads
-    )
-
-
-def make_estimator(args: argparse.Namespace) -> Any:
-    """A OneVsAll with the options of the command line."""
-    from xmc_fast.linear import OneVsAll
-
-    return OneVsAll(
-        C=args.C,
-        loss=args.loss,
-        penalty=args.penalty,
-        eps=args.eps,
-        bias=args.bias or None,
-        normalize=not args.no_normalize,
-        prune=args.prune,
-        keep_top=args.keep_top,
-        block_labels=args.block_labels,
-        n_jobs=args.threads,
-        random_state=args.seed,
-    )
+def weights(text: str) -> dict[str, float]:
+    """ "title=2,body=1" -> {"title": 2.0, "body": 1.0}."""
+    try:
+        pairs = [part.rsplit("=", 1) for part in text.split(",")]
+        return {name: float(value) for name, value in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected NAME=NUMBER, got {text!r}") from None

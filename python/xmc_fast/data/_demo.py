@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent / "demo"
 
 @dataclass(frozen=True)
 class Demo:
-    """What :func:`load_demo` returns; matrices are scipy CSR float32."""
+    """What `load_demo` returns; matrices are scipy CSR float32."""
 
     X_train: Any  # 8393 x 577, word counts
     Y_train: Any  # 8393 x 400, ones

@@ -49,7 +49,7 @@ def fit_power_law(counts: npt.ArrayLike) -> PowerLaw:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """What :func:`describe` returns; ``print`` it for a table, ``to_dict`` for JSON."""
+    """What `describe` returns; ``print`` it for a table, ``to_dict`` for JSON."""
 
     points: int
     features: int

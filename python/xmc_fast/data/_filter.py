@@ -27,7 +27,7 @@ def read_filter(path: Path, *, n_points: int, n_labels: int) -> Any:
     Returns
     -------
     scipy CSR float32 of shape (n_points, n_labels)
-        Ones at the pairs, for :func:`filter_labels`.
+        Ones at the pairs, for `filter_labels`.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def reciprocal_pairs(point_ids: Sequence[Any], label_ids: Sequence[Any]) -> Any:
     Returns
     -------
     scipy CSR float32 of shape (n, L)
-        For :func:`filter_labels`.
+        For `filter_labels`.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def filter_labels(M: Any, pairs: Any) -> Any:
     M : sparse matrix of shape (n, L)
         True labels, or predictions with the best label first in each row.
     pairs : sparse matrix of shape (n, L)
-        Its stored entries are the pairs to drop: :func:`read_filter`, :func:`reciprocal_pairs`.
+        Its stored entries are the pairs to drop: `read_filter`, `reciprocal_pairs`.
 
     Returns
     -------

@@ -1,37 +1,74 @@
-"""Files as bytes: plain ones mapped, .gz and .xz decompressed in blocks, always cut at line ends."""
+"""Files as bytes: plain ones mapped, .gz, .xz and .zst decompressed in blocks; standard input; encodings."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
+import importlib
 import lzma
 import mmap
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple, TypeAlias, cast
 
+from xmc_fast import _core
+
 Path: TypeAlias = "str | os.PathLike[str]"
 
 BLOCK = 64 << 20  # bytes of text that a compressed file holds in memory at a time
+SUFFIXES = (".gz", ".xz", ".zst")
+_MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
 
 def file_name(path: Path) -> str:
     """The name of a file in messages."""
-    return os.fspath(path)
+    return "standard input" if path == "-" else os.fspath(path)
+
+
+def plain_suffix(path: Path) -> str:
+    """The ending of a name in lower case, without that of a compression."""
+    stem, suffix = os.path.splitext(os.fspath(path).lower())
+    return os.path.splitext(stem)[1] if suffix in SUFFIXES else suffix
+
+
+def _zstd() -> Any:
+    for name in ("compression.zstd", "backports.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise ValueError("a .zst file needs Python 3.14 or the package zstandard: pip install zstandard")
+
+
+def _compression(path: Path, head: bytes) -> str:
+    """.gz, .xz, .zst or "", by the ending or by the first bytes."""
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    return suffix if suffix in SUFFIXES else next((s for m, s in _MAGIC.items() if head.startswith(m)), "")
 
 
 @contextlib.contextmanager
 def open_binary(path: Path, mode: str = "rb", *, like: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a file, compressed if ``like`` (else ``path``) ends in .gz or .xz; damage is a ValueError."""
-    suffix = os.path.splitext(path if like is None else like)[1]
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix, open)
-    kwargs = {"compresslevel": 6} if suffix == ".gz" and "w" in mode else {}
-    try:
-        with opener(path, mode, **kwargs) as file:
+    """Open a file, decompressed; "-" is standard input. To write: compressed if ``like`` ends so."""
+    with contextlib.ExitStack() as stack:
+        if path == "-" and mode == "rb":
+            file: Any = sys.stdin.buffer
+        else:
+            file = stack.enter_context(open(path, mode))
+        suffix = _compression(path if like is None else like, file.peek(6) if mode == "rb" else b"")
+        errors: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+        if suffix == ".gz":
+            file = stack.enter_context(gzip.GzipFile("", mode, 6, file, 0))
+        elif suffix == ".xz":
+            file = stack.enter_context(lzma.LZMAFile(file, mode))
+        elif suffix == ".zst":
+            zstd = _zstd()
+            errors = (*errors, getattr(zstd, "ZstdError", EOFError))
+            file = stack.enter_context(zstd.open(file, mode))
+        try:
             yield cast("IO[bytes]", file)
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"{file_name(path)}: damaged or truncated {suffix[1:]} file: {error}") from error
+        except errors as error:
+            raise ValueError(f"{file_name(path)}: damaged or truncated {suffix[1:]} file: {error}") from error
 
 
 class Piece(NamedTuple):
@@ -43,26 +80,38 @@ class Piece(NamedTuple):
 
 
 @contextlib.contextmanager
+def mapped(path: Path) -> Iterator[mmap.mmap | bytes | None]:
+    """The bytes of a plain file without reading them, or None if it must be read as a stream."""
+    if path == "-" or not os.path.isfile(path):
+        yield None
+        return
+    with open(path, "rb") as plain:
+        if _compression(path, plain.peek(6)):
+            yield None
+        elif os.fstat(plain.fileno()).st_size == 0:
+            yield b""
+        else:
+            with mmap.mmap(plain.fileno(), 0, access=mmap.ACCESS_READ) as found:
+                yield found
+
+
+@contextlib.contextmanager
 def text_pieces(path: Path, *, strip: bool = False, block: int | None = None) -> Iterator[Iterator[Piece]]:
     """The bytes of a file in pieces of whole lines; the last line may lack its end.
 
-    A plain file is one piece (a memory map). A compressed one comes in pieces of about ``block`` bytes (BLOCK
-    if not given), or of one line if that is longer, so that its text is never in memory as a whole. ``strip``
-    leaves out blank lines at the very end.
+    A plain file is one piece (a memory map) if ``block`` is not given. Others come in pieces of about ``block``
+    bytes (BLOCK if not given), or of one line if that is longer, so that the text is never in memory as a whole.
+    ``strip`` leaves out blank lines at the very end.
     """
-    if os.path.splitext(path)[1] in (".gz", ".xz"):
-        with open_binary(path) as file:
-            yield _cut_at_lines(file, strip, block or BLOCK)
-        return
-    with open(path, "rb") as plain:
-        if os.fstat(plain.fileno()).st_size == 0:
-            yield iter(())
+    with mapped(path) as whole:
+        if whole is None or block is not None:
+            with open_binary(path) as file:
+                yield _cut_at_lines(file, strip, block or BLOCK)
             return
-        with mmap.mmap(plain.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            end = len(mapped)
-            while strip and end and mapped[end - 1] in b" \t\r\n":
-                end -= 1
-            yield iter((Piece(mapped, 0, end),) if end else ())
+        end = len(whole)
+        while strip and end and whole[end - 1] in b" \t\r\n":
+            end -= 1
+        yield iter((Piece(whole, 0, end),) if end else ())
 
 
 def _cut_at_lines(file: IO[bytes], strip: bool, block: int) -> Iterator[Piece]:
@@ -79,8 +128,66 @@ def _cut_at_lines(file: IO[bytes], strip: bool, block: int) -> Iterator[Piece]:
         yield Piece(pending, 0, end)
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file (plain, .gz or .xz), without their ends; only newlines end lines.
+class Stream:
+    """The bytes of a file as UTF-8 without a byte order mark; ``head`` is how it starts.
+
+    ``blocks`` may be read once; the head is part of it.
+    """
+
+    HEAD = 4 << 20
+
+    def __init__(self, file: IO[bytes], whole: Any, name: str, encoding: str) -> None:
+        self.name, self._file, self._whole = name, file, whole
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._lines = 0
+        if codecs.lookup(encoding).name not in ("utf-8", "utf-8-sig"):
+            self._decoder, self._whole = codecs.getincrementaldecoder(encoding)(), None
+        self.begin = 0
+        if self._whole is not None:
+            self.head = bytes(self._whole[: self.HEAD])
+        else:
+            self.head = self._recoded(file.read(self.HEAD))
+        if self.head.startswith(codecs.BOM_UTF8):
+            self.begin = 3
+            self.head = self.head[3:]
+        if self._decoder is None and self.head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"{name}: looks like UTF-16, give encoding='utf-16'")
+
+    def _recoded(self, raw: bytes, final: bool = False) -> bytes:
+        if self._decoder is None:
+            return raw
+        try:
+            text = self._decoder.decode(raw, final or not raw)
+        except UnicodeDecodeError as error:
+            line = 1 + self._lines + error.object[: error.start].count(b"\n")
+            bad = error.object[error.start : error.start + 8]
+            raise ValueError(f"{self.name}:{line}: {error.encoding} text expected, got {bad!r}") from None
+        self._lines += text.count("\n")
+        return text.encode()
+
+    def blocks(self, size: int | None) -> Iterator[tuple[Any, int, bool]]:
+        """(bytes, where to begin, whether they are the last); without a size as few blocks as possible."""
+        if self._whole is not None and size is None:
+            yield self._whole, self.begin, True
+            return
+        now, size = self.head, size or BLOCK
+        if self._whole is not None:
+            self._file.seek(self.begin + len(now))
+        while more := self._file.read(size):
+            yield now, 0, False
+            now = self._recoded(more)
+        yield now + (self._recoded(b"", True) if self._decoder else b""), 0, True
+
+
+@contextlib.contextmanager
+def open_stream(path: Path, encoding: str = "utf-8") -> Iterator[Stream]:
+    """Open a text file of any encoding, compressed or not."""
+    with mapped(path) as whole, open_binary(path) as file:
+        yield Stream(file, whole, file_name(path), encoding)
+
+
+def read_lines(path: Path, *, encoding: str = "utf-8") -> list[str]:
+    """The lines of a text file (plain, .gz, .xz or .zst), without their ends; only newlines end lines.
 
     Examples
     --------
@@ -89,19 +196,13 @@ def read_lines(path: Path) -> list[str]:
     >>> read_lines("texts.txt")
     ['green tea', 'iron ore']
     """
-    with open_binary(path) as file:
-        raw = file.read()
-    lines = raw.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    try:
-        return [line.removesuffix(b"\r").decode() for line in lines]
-    except UnicodeDecodeError:
-        for number, line in enumerate(lines, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                bad = line[error.start : error.start + 8]
-                where = f"{file_name(path)}:{number}:{error.start + 1}"
-                raise ValueError(f"{where}: UTF-8 text expected, got {bad!r}") from None
-        raise
+    lines: list[str] = []
+    with open_stream(path, encoding) as stream:
+        pending = b""
+        for raw, begin, final in stream.blocks(None):
+            text = pending + raw if pending else raw
+            end = len(text) if final else text.rfind(b"\n") + 1
+            data, offsets, *_ = _core.split_lines(text, begin, end, stream.name, len(lines) + 1, 1)
+            lines += _core.decode_texts(data, offsets)
+            pending = text[end:] if not final else b""
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,17 +13,12 @@ import numpy.typing as npt
 from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._io import Path, Piece, file_name, text_pieces
 
 MAX_COLUMNS = int(np.iinfo(np.int32).max)
+XMC_HEADER = ("points", "features", "labels")
 Duplicates = Literal["error", "sum"]
-
-
-class Dataset(NamedTuple):
-    """Features and labels of the same points: unpack as ``X, Y = ...``."""
-
-    X: Any  # scipy CSR float32, points x features
-    Y: Any  # scipy CSR float32 of ones, points x labels
 
 
 @dataclass(frozen=True)
@@ -53,20 +49,39 @@ def check_count(name: str, value: int | None) -> int | None:
     return value
 
 
-def read_sparse(path: Path, form: Format, n_jobs: int | None) -> Dataset:
-    """Read a whole file, or raise ValueError for its first error."""
-    name = file_name(path)
-    threads = resolve_threads(n_jobs)
+class Part(NamedTuple):
+    """Some consecutive rows: what csrc/data/text.h parses, and the number of columns known so far."""
+
+    sizes: npt.NDArray[np.int64]  # entries per row
+    indices: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    label_sizes: npt.NDArray[np.int64]
+    label_ids: npt.NDArray[np.int32]
+    n_features: int
+    n_labels: int
+
+    def matrices(self) -> Matrices:
+        rows, ones = len(self.sizes), np.ones(len(self.label_ids), np.float32)
+        return Matrices(
+            to_scipy(_indptr(self.sizes), self.indices, self.values, (rows, self.n_features)),
+            to_scipy(_indptr(self.label_sizes), self.label_ids, ones, (rows, self.n_labels)),
+        )
+
+
+def sparse_parts(path: Path, form: Format, n_jobs: int | None, block: int | None = None) -> Iterator[Part]:
+    """Read a file in parts of about ``block`` bytes, or raise ValueError for its first error."""
+    name, threads = file_name(path), resolve_threads(n_jobs)
     points, n_features, n_labels = -1, _limit(form.n_features), _limit(form.n_labels)
-    parts: list[Any] = []
     rows, line, max_feature, max_label = 0, 1, -1, -1
-    with text_pieces(path, strip=form.blank != "point") as pieces:
+    with text_pieces(path, strip=form.blank != "point", block=block) as pieces:
         for piece in pieces:
             if form.header and line == 1:
                 (points, n_features, *rest), piece = _header(piece, name, form.header)
                 n_labels = rest[0] if rest else 0
                 line = 2
-            part = _core.parse_text(
+                if block is not None and piece.begin == piece.end:
+                    continue
+            parsed: Any = _core.parse_text(
                 *piece,
                 name,
                 line,
@@ -81,23 +96,23 @@ def read_sparse(path: Path, form: Format, n_jobs: int | None) -> Dataset:
                 form.blank,
                 threads,
             )
-            parts.append(part[:5])
-            rows += len(part[0])
-            line += part[5]
-            max_feature, max_label = max(max_feature, part[6]), max(max_label, part[7])
-    if not parts:
+            *arrays, lines, top_feature, top_label = parsed
+            rows, line = rows + len(arrays[0]), line + lines
+            max_feature, max_label = max(max_feature, top_feature), max(max_label, top_label)
+            wide = n_features if form.header or form.n_features is not None else max_feature + 1
+            known = n_labels if form.header or form.n_labels is not None else max_label + 1
+            yield Part._make([*arrays, wide, known])
+    if line == 1 and not rows:
         raise ValueError(f"{name}:1:1: the file is empty")
     if rows < points:
         raise ValueError(f"{name}:{line}:1: truncated: the header says {points} points, the file has {rows}")
-    if not form.header:
-        n_features = max_feature + 1 if form.n_features is None else form.n_features
-        n_labels = max_label + 1 if form.n_labels is None else form.n_labels
-    sizes, indices, values, label_sizes, label_ids = (_join(arrays) for arrays in zip(*parts, strict=True))
-    ones = np.ones(len(label_ids), np.float32)
-    return Dataset(
-        to_scipy(_indptr(sizes), indices, values, (rows, n_features)),
-        to_scipy(_indptr(label_sizes), label_ids, ones, (rows, n_labels)),
-    )
+
+
+def read_sparse(path: Path, form: Format, n_jobs: int | None) -> Matrices:
+    """Read a whole file, or raise ValueError for its first error."""
+    parts = [*sparse_parts(path, form, n_jobs)]
+    arrays: list[Any] = [_join(arrays) for arrays in zip(*(part[:5] for part in parts), strict=True)]
+    return Part._make([*arrays, *parts[-1][5:]]).matrices()
 
 
 def _limit(count: int | None) -> int:

@@ -10,11 +10,12 @@ from xmc_fast import _core
 from xmc_fast._arrays import features, labels
 from xmc_fast._files import atomic_path
 from xmc_fast._threads import resolve_threads
+from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._io import Path, file_name, open_binary
-from xmc_fast.data._parse import Dataset, Duplicates, Format, check_count, is_sum, read_sparse
+from xmc_fast.data._parse import XMC_HEADER, Duplicates, Format, check_count, is_sum, read_sparse
 
 
-def read_xmc(path: Path, *, duplicates: Duplicates = "error", n_jobs: int | None = None) -> Dataset:
+def read_xmc(path: Path, *, duplicates: Duplicates = "error", n_jobs: int | None = None) -> Matrices:
     """Read the Extreme Classification Repository's text format.
 
     A header line ``points features labels``, then one line per point, ``l1,l2 f:v f:v ...`` with zero-based
@@ -55,7 +56,7 @@ def read_xmc(path: Path, *, duplicates: Duplicates = "error", n_jobs: int | None
     >>> Y.toarray().tolist()
     [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     """
-    form = Format(True, ("points", "features", "labels"), sum_duplicates=is_sum(duplicates))
+    form = Format(True, XMC_HEADER, sum_duplicates=is_sum(duplicates))
     return read_sparse(path, form, n_jobs)
 
 
@@ -69,7 +70,7 @@ def read_libsvm(
     duplicates: Duplicates = "error",
     blank: Literal["error", "skip", "point"] = "error",
     n_jobs: int | None = None,
-) -> Dataset:
+) -> Matrices:
     """Read libsvm's multi-label text: ``l1,l2 f:v f:v ...``, one point per line.
 
     Parameters
@@ -77,14 +78,14 @@ def read_libsvm(
     path : str or path
         Plain, ``.gz`` or ``.xz``.
     header : bool
-        Whether the first line gives ``points features labels`` as in :func:`read_xmc`.
+        Whether the first line gives ``points features labels`` as in `read_xmc`.
     one_based : bool
         Feature and label ids start at 1 instead of 0.
     n_features, n_labels : int, optional
         The size of the id spaces, for files without a header (give the training set's for a test set).
         Without them: as many as the largest id needs.
     duplicates : {"error", "sum"}
-        As in :func:`read_xmc`.
+        As in `read_xmc`.
     blank : {"error", "skip", "point"}
         What a blank line is in a file without a header; blank lines at the very end are ignored unless
         "point". Text after ``#`` is a comment in such files.
@@ -94,7 +95,7 @@ def read_libsvm(
     Returns
     -------
     X, Y
-        As :func:`read_xmc`; raises the same errors.
+        As `read_xmc`; raises the same errors.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def read_libsvm(
         raise ValueError("n_features and n_labels come from the header: give them for header=False only")
     form = Format(
         True,
-        ("points", "features", "labels") if header else (),
+        XMC_HEADER if header else (),
         n_features=check_count("n_features", n_features),
         n_labels=check_count("n_labels", n_labels),
         base=int(one_based),
@@ -129,7 +130,7 @@ def read_pair(
     duplicates: Duplicates = "error",
     binarize: bool = False,
     n_jobs: int | None = None,
-) -> Dataset:
+) -> Matrices:
     """Read the two-file form: features in one file (trn_X_Xf.txt), labels in the other (trn_X_Y.txt).
 
     Each has a header ``rows columns``, then one line of ``column:value ...`` per point.
@@ -139,7 +140,7 @@ def read_pair(
     x_path, y_path : str or path
         Plain, ``.gz`` or ``.xz``.
     duplicates : {"error", "sum"}
-        As in :func:`read_xmc`.
+        As in `read_xmc`.
     binarize : bool
         Take every label value above 0 as 1 and drop the others (relevance scores); else values other than 0
         and 1 are refused. Zeros are dropped either way.
@@ -149,7 +150,7 @@ def read_pair(
     Returns
     -------
     X, Y
-        As :func:`read_xmc`; raises the same errors, and ValueError if the row counts differ.
+        As `read_xmc`; raises the same errors, and ValueError if the row counts differ.
 
     Examples
     --------
@@ -179,11 +180,11 @@ def read_pair(
             f" {Y.indices[bad[0]]} (binarize=True takes every positive value as 1)"
         )
     Y.eliminate_zeros()
-    return Dataset(X, Y)
+    return Matrices(X, Y)
 
 
 def write_xmc(path: Path, X: Any, Y: Any, *, n_jobs: int | None = None) -> None:
-    """Write the Extreme Classification Repository's text format, readable by :func:`read_xmc`.
+    """Write the Extreme Classification Repository's text format, readable by `read_xmc`.
 
     Values are the shortest decimals that read back as the same 32-bit float, so write and read are exact.
 

@@ -7,7 +7,8 @@ import numpy as np
 from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
-from xmc_fast.data._parse import MAX_COLUMNS, Dataset
+from xmc_fast.data._dataset import Matrices
+from xmc_fast.data._parse import MAX_COLUMNS
 
 
 def make_synthetic(
@@ -20,9 +21,9 @@ def make_synthetic(
     beta: float = 0.9,
     signal: float = 0.3,
     prototype: int = 16,
-    seed: int = 0,
+    random_state: int = 0,
     n_jobs: int | None = None,
-) -> Dataset:
+) -> Matrices:
     """Make a learnable data set with power-law labels, of any size.
 
     Points draw their labels with frequencies N_r = N_1 r^-beta. A point's words come from prototypes of its
@@ -43,8 +44,8 @@ def make_synthetic(
         Share of a point's words that tell of its labels: 0 is pure noise.
     prototype : int
         Words per label prototype; fewer are easier to learn.
-    seed : int
-        The same seed gives the same data. Point i is the same for every ``n``, so that
+    random_state : int
+        The same number gives the same data. Point i is the same for every ``n``, so that
         ``make_synthetic(n + m, ...)`` split at n gives a training and a test set.
     n_jobs : int, optional
         Threads; the result does not depend on it.
@@ -57,7 +58,7 @@ def make_synthetic(
 
     Examples
     --------
-    >>> X, Y = make_synthetic(1000, 500, 100, seed=1)
+    >>> X, Y = make_synthetic(1000, 500, 100, random_state=1)
     >>> X.shape, Y.shape
     ((1000, 500), (1000, 100))
     """
@@ -71,7 +72,7 @@ def make_synthetic(
         )
     if not 0 <= signal <= 1 or not np.isfinite(beta) or beta < 0:
         raise ValueError(f"expected signal in 0..1 and beta >= 0, got {signal} and {beta}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     feature_ids = rng.permutation(d).astype(np.int32)
     label_ids = rng.permutation(labels).astype(np.int32)
     x_indptr, x_indices, x_data, y_indptr, y_indices = _core.make_synthetic(
@@ -86,7 +87,7 @@ def make_synthetic(
         int(rng.integers(2**63)),
         resolve_threads(n_jobs),
     )
-    return Dataset(
+    return Matrices(
         to_scipy(x_indptr, x_indices, x_data, (n, d)),
         to_scipy(y_indptr, y_indices, np.ones(len(y_indices), np.float32), (n, labels)),
     )

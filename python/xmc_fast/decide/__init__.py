@@ -3,11 +3,11 @@
 Given marginal probabilities η (instances × labels, sparse, missing = 0), choose labels so that a metric of
 the whole prediction is as high as possible; the model is not retrained.
 
-- :func:`bca`: for a given test set, block coordinate ascent (or the closed form, where there is one);
-- :class:`FrankWolfe`: a rule learnt on a sample, for instances that come later;
-- :class:`Thresholds`: without a budget k, one threshold per label;
-- :func:`weighted_topk` with :func:`power_law_gains`, :func:`log_gains`, :func:`propensity_gains`: heuristics;
-- :func:`metric`, :func:`mix`: metrics by name, own ones, and mixtures with precision@k.
+- `bca`: for a given test set, block coordinate ascent (or the closed form, where there is one);
+- `FrankWolfe`: a rule learnt on a sample, for instances that come later;
+- `Thresholds`: without a budget k, one threshold per label;
+- `weighted_topk` with `power_law_gains`, `log_gains`, `propensity_gains`: heuristics;
+- `metric`, `mix`: metrics by name, own ones, and mixtures with precision@k.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def probabilities(proba: Any, k: int, threads: int) -> Csr:
     if k > labels:
         raise ValueError(f"k must be at most the number of labels ({labels}), got {k}")
     csr = _as_core(matrix)
-    bad, duplicates, ready = _core.decide_scan(*csr[:3], labels, k, threads)
+    bad, duplicates, ready = _core.decide_scan(csr, k, threads)
     if bad >= 0:
         row = int(np.searchsorted(csr.indptr, bad, side="right")) - 1
         raise ValueError(
@@ -60,7 +60,8 @@ def probabilities(proba: Any, k: int, threads: int) -> Csr:
         return probabilities(matrix, k, threads)
     if ready:
         return csr
-    return Csr(*_core.decide_candidates(*csr[:3], labels, k, threads), (rows, labels))
+    indptr, indices, data = _core.decide_candidates(csr, k, threads)
+    return Csr(indptr, indices, data, (rows, labels))
 
 
 def _as_core(matrix: Any) -> Csr:
@@ -73,7 +74,7 @@ def _as_core(matrix: Any) -> Csr:
 
 
 def column_sums(proba: Csr) -> npt.NDArray[np.float64]:
-    sums: npt.NDArray[np.float64] = _core.decide_column_sums(*proba[:3], proba.shape[1])
+    sums: npt.NDArray[np.float64] = _core.decide_column_sums(proba)
     return sums
 
 
@@ -107,7 +108,7 @@ def truth_at_entries(proba: Csr, known: Evidence, threads: int) -> npt.NDArray[n
     """What each entry of ``proba`` counts."""
     truth: npt.NDArray[np.float32] = proba.data
     if len(known.trust):
-        truth = _core.decide_truth(*proba[:3], known.y.indptr, known.y.indices, known.trust, threads)
+        truth = _core.decide_truth(proba, known.y, known.trust, threads)
     return truth
 
 

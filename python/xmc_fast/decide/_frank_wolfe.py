@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from xmc_fast.decide._candidates import (
     probabilities,
     truth_at_entries,
 )
-from xmc_fast.decide._metric import Metric, metric
+from xmc_fast.decide._metric import AnyMetric, Metric, to_metric
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,12 +49,12 @@ class FrankWolfe:
 
     Parameters
     ----------
-    metric_ : str, Metric or callable
-        See :func:`metric`. An own metric may also return one number for all labels together (a metric that
+    metric : str, Metric or callable
+        See `metric`. An own metric may also return one number for all labels together (a metric that
         is no mean over labels); it then needs a gradient.
     k : int
-    max_iterations : int
-    tolerance : float
+    max_iter : int
+    tol : float
         Stop when an iteration gains less than this share of the utility.
     smoothing : float
         Added to the predicted count q of each label: t/q gets a finite slope at 0, and rules that serve
@@ -87,19 +86,19 @@ class FrankWolfe:
 
     def __init__(
         self,
-        metric_: str | Metric | Callable[..., Any] = "macro-f1",
+        metric: AnyMetric = "macro-f1",
         k: int = 5,
         *,
-        max_iterations: int = 100,
-        tolerance: float = 1e-6,
+        max_iter: int = 100,
+        tol: float = 1e-6,
         smoothing: float = 1.0,
         shrinkage: float = 5.0,
         n_jobs: int | None = None,
     ) -> None:
-        self.metric_ = metric_
+        self.metric = metric
         self.k = k
-        self.max_iterations = max_iterations
-        self.tolerance = tolerance
+        self.max_iter = max_iter
+        self.tol = tol
         self.smoothing = smoothing
         self.shrinkage = shrinkage
         self.n_jobs = n_jobs
@@ -107,7 +106,7 @@ class FrankWolfe:
     def fit(self, proba: Any, Y: Any = None) -> FrankWolfe:
         """From probabilities of shape (n, labels), alone or with the true labels of the same shape."""
         started = time.perf_counter()
-        m, k, threads = metric(self.metric_), check_k(self.k), resolve_threads(self.n_jobs)
+        m, k, threads = to_metric(self.metric), check_k(self.k), resolve_threads(self.n_jobs)
         csr = probabilities(proba, k, threads)
         labels = csr.shape[1]
         known = evidence(csr, Y, self.shrinkage)
@@ -118,19 +117,10 @@ class FrankWolfe:
         self.b_: Floats
         self.weights_: Floats
         if m.custom is None:
+            goal = m.goal(positives, csr.shape[0])
+            limits = (int(self.max_iter), float(self.tol), float(self.smoothing))
             a, b, self.weights_, utilities, steps, converged = _core.decide_frank_wolfe(
-                *csr[:3],
-                known.y.indptr,
-                known.y.indices,
-                known.trust,
-                list(m.terms),
-                m.weights_for(labels),
-                positives,
-                k,
-                int(self.max_iterations),
-                float(self.tolerance),
-                float(self.smoothing),
-                threads,
+                csr, known.y, known.trust, goal, k, *limits, threads
             )
             self.a_, self.b_ = (x.reshape(len(self.weights_), labels) for x in (a, b))
         else:
@@ -156,24 +146,23 @@ class FrankWolfe:
         csr = probabilities(proba, k, threads)
         if csr.shape[1] != self.a_.shape[1]:
             raise ValueError(f"proba has {csr.shape[1]} columns (labels), the rule has {self.a_.shape[1]}")
+        gains: npt.NDArray[Any]
         if method == "sample":
             cumulative = np.cumsum(self.weights_)
-            chosen, gains = _core.decide_predict_mixture(
-                *csr[:3],
-                np.ascontiguousarray(self.a_).ravel(),
-                np.ascontiguousarray(self.b_).ravel(),
-                cumulative.tolist(),
-                csr.shape[1],
-                k,
-                check_seed(random_state),
-                threads,
-            )
+            a, b = (np.ascontiguousarray(x).ravel() for x in (self.a_, self.b_))
+            seed = check_seed(random_state)
+            chosen, gains = _core.decide_predict_mixture(csr, a, b, cumulative.tolist(), k, seed, threads)
         elif method == "expected":
             a, b = self.weights_ @ self.a_, self.weights_ @ self.b_
-            chosen, gains = _core.decide_weighted_topk(*csr[:3], a, b, k, threads)
+            chosen, gains = _core.decide_weighted_topk(csr, a, b, k, threads)
         else:
             raise ValueError(f"method must be 'sample' or 'expected', got {method!r}")
         return choices(chosen, gains, k, csr.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rules."""
+        return int(self.a_.nbytes + self.b_.nbytes + self.weights_.nbytes)
 
     def _fit_custom(
         self, m: Metric, csr: Csr, truth: Any, positives: Floats, threads: int
@@ -181,22 +170,22 @@ class FrankWolfe:
         """The same algorithm around an own metric: value and gradient come from Python."""
         n, labels = csr.shape
         k = check_k(self.k)
-        terms = (list(m.terms), m.weights_for(labels), positives, n, k)
+        named = (replace(m, custom=None).goal(positives, n), n, k)
 
         def value(t: Floats, q: Floats) -> float:
             own = float(np.mean(_call(m, t, q, positives, n))) if labels else 0.0
-            return m.custom_weight * own + float(_core.decide_utility(*terms, t, q))
+            return m.custom_weight * own + float(_core.decide_utility(*named, t, q))
 
         def respond(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-            chosen, _ = _core.decide_weighted_topk(*csr[:3], a, b, k, threads)
+            chosen, _ = _core.decide_weighted_topk(csr, a, b, k, threads)
             return _counts(csr, truth, chosen, k, self.smoothing)
 
         rules = [(np.ones(labels), np.zeros(labels))]
         weights = np.ones(1)
         t, q = respond(*rules[0])
         utilities, steps, converged = [value(t, q)], [], False
-        for _ in range(int(self.max_iterations)):
-            a, b = _core.decide_gradient(*terms, t, q)
+        for _ in range(int(self.max_iter)):
+            a, b = _core.decide_gradient(*named, t, q)
             da, db = _custom_gradient(m, t, q, positives, n)
             a, b = a + m.custom_weight * da, b + m.custom_weight * db
             t1, q1 = respond(a, b)
@@ -215,7 +204,7 @@ class FrankWolfe:
             t, q = t + step * (t1 - t), q + step * (q1 - q)
             steps.append(step)
             utilities.append(value(t, q))
-            if utilities[-1] - utilities[-2] <= self.tolerance * abs(utilities[-2]):
+            if utilities[-1] - utilities[-2] <= self.tol * abs(utilities[-2]):
                 converged = True
                 break
         self.a_, self.b_ = (np.stack(x) for x in zip(*rules, strict=True))

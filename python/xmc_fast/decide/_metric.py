@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast.decide._candidates import column_sums, from_torch, probabilities
+from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,13 +35,15 @@ _COVERAGE = _KINDS["coverage"]
 _INSTANCE_WISE = {0, 1}
 _LINEAR = {0, 1, 3, 6}
 
-#: Names that :func:`metric` knows. Every ``macro-f<β>`` works too: ``macro-f2``, ``macro-f0.5``.
+AnyMetric = Any  # a name, a Metric, or a callable psi(t, q, p, n)
+
+#: Names that `metric` knows. Every ``macro-f<β>`` works too: ``macro-f2``, ``macro-f0.5``.
 METRICS: tuple[str, ...] = tuple(_KINDS)
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """A weighted sum of metrics. Made by :func:`metric` and :func:`mix`.
+    """A weighted sum of metrics. Made by `metric` and `mix`.
 
     Attributes
     ----------
@@ -73,34 +76,16 @@ class Metric:
         """Whether precision-like terms, which need a budget k, are in it."""
         return any(kind in _INSTANCE_WISE for kind, _, _ in self.terms)
 
-    def on_the_way(self) -> list[Metric]:
-        """What to maximise before macro-precision: coverage, then macro-F0.1, in its place (else nothing).
-
-        The slope of t/q at q = 0 leads nowhere; all three want each label once, where it is most probable.
-        """
-        precision = _KINDS["macro-precision"]
-        if self.custom is not None or all(kind != precision for kind, _, _ in self.terms):
-            return []
-
-        def swapped(kind: int, beta: float) -> Metric:
-            terms = [(kind, w, beta) if old == precision else (old, w, b) for old, w, b in self.terms]
-            return replace(self, terms=tuple(terms))
-
-        return [swapped(_COVERAGE, 1.0), swapped(_KINDS["macro-f1"], 0.1)]
-
-    def weights_for(self, n_labels: int) -> Floats:
-        """``label_weights`` as the core wants it, or an error if the number of labels is another one."""
-        if self.label_weights is None:
-            return np.empty(0)
-        if len(self.label_weights) != n_labels:
-            raise ValueError(
-                f"{self.name} has weights for {len(self.label_weights)} labels, proba has {n_labels}"
-            )
-        return self.label_weights
+    def goal(self, positives: Floats, n: int) -> tuple[Any, ...]:
+        """What the core takes (bind_decide.cpp): terms, label weights, positives per label, own metric."""
+        weights = np.empty(0) if self.label_weights is None else self.label_weights
+        if len(weights) not in (0, len(positives)):
+            raise ValueError(f"{self.name} has weights for {len(weights)} labels, proba has {len(positives)}")
+        return list(self.terms), weights, positives, _checked(self, n), self.custom_weight
 
 
 def metric(
-    name: str | Metric | Callable[..., Any],
+    name: AnyMetric,
     *,
     propensity: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
@@ -118,14 +103,14 @@ def metric(
     Parameters
     ----------
     name : str, Metric or callable
-        A name of :data:`METRICS`; or an own macro metric, a function ψ(t, q, p, n) of three float arrays of
+        A name of `METRICS`; or an own macro metric, a function ψ(t, q, p, n) of three float arrays of
         the same length and a number that gives an array of values (it is called for many labels at once and
         must treat each alike; its mean over labels is maximised; slower than a name).
     propensity : array-like of shape (labels,), for "psp"
         Chance of each label to be observed, in (0, 1].
     weights : array-like of shape (labels,), for "weighted-precision"
     gradient : callable, for own metrics
-        (t, q, p, n) → (∂ψ/∂t, ∂ψ/∂q), used by :class:`FrankWolfe`; numerical differences otherwise.
+        (t, q, p, n) → (∂ψ/∂t, ∂ψ/∂q), used by `FrankWolfe`; numerical differences otherwise.
 
     Examples
     --------
@@ -166,16 +151,10 @@ def _label_weights(name: str, propensity: Any, weights: Any) -> Floats:
     values = np.array(given, np.float64)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise ValueError(f"{option} must be a finite vector, one number per label, got shape {values.shape}")
-    if name != "psp":
-        return values
-    if not ((values > 0) & (values <= 1)).all():
-        raise ValueError(f"propensity must be in (0, 1], got {values.min()} to {values.max()}")
-    return 1.0 / values
+    return 1.0 / checked(values, values.shape) if name == "psp" else values
 
 
-def mix(
-    lambda_: float, metric_: str | Metric | Callable[..., Any], other: str | Metric = "precision"
-) -> Metric:
+def mix(lambda_: float, metric: AnyMetric, other: str | Metric = "precision") -> Metric:
     """λ · other + (1 − λ) · metric; ``other`` is P@k unless given.
 
     Examples
@@ -186,7 +165,7 @@ def mix(
     """
     if not 0 <= lambda_ <= 1:
         raise ValueError(f"lambda_ must be in [0, 1], got {lambda_}")
-    first, second = metric(other), metric(metric_)
+    first, second = to_metric(other), to_metric(metric)
     if first.custom is not None and second.custom is not None:
         raise ValueError("two own metrics cannot be mixed: write their sum as one function")
     weighted = [m.label_weights for m in (first, second) if m.label_weights is not None]
@@ -210,7 +189,7 @@ def mix(
     )
 
 
-def custom_values(m: Metric, n: int) -> Callable[[Floats, Floats, Floats], Floats] | None:
+def _checked(m: Metric, n: int) -> Callable[[Floats, Floats, Floats], Floats] | None:
     """The own metric of ``m`` as a function of (t, q, p), its result checked."""
     custom = m.custom
     if custom is None:
@@ -228,9 +207,7 @@ def custom_values(m: Metric, n: int) -> Callable[[Floats, Floats, Floats], Float
     return values
 
 
-def expected_utility(
-    proba: Any, predictions: Any, metric_: str | Metric | Callable[..., Any], *, k: int | None = None
-) -> float:
+def expected_utility(proba: Any, predictions: Any, metric: AnyMetric, *, k: int | None = None) -> float:
     """The metric of a prediction when labels are drawn from ``proba``.
 
     Counts are replaced by their expectations (exact for metrics that are linear in them, and for coverage).
@@ -241,7 +218,7 @@ def expected_utility(
     proba : matrix of shape (n, labels), probabilities or true labels
     predictions : sparse matrix of shape (n, labels)
         Every stored entry is a predicted label.
-    metric_ : str, Metric or callable
+    metric : str, Metric or callable
     k : int, optional
         Divisor of precision-like metrics, by default predictions per instance.
 
@@ -254,7 +231,7 @@ def expected_utility(
     >>> round(decide.expected_utility(proba, chosen, "macro-f1"), 4)
     0.5833
     """
-    m = metric(metric_)
+    m = to_metric(metric)
     eta = probabilities(proba, 0, 1)
     n, labels = eta.shape
     chosen = sp.csr_matrix(from_torch(predictions))
@@ -265,17 +242,13 @@ def expected_utility(
     hits = hits.tocsr()
     t = np.bincount(hits.indices, hits.data, labels).astype(np.float64)
     q = np.bincount(chosen.indices, minlength=labels).astype(np.float64)
-    p = column_sums(eta)
     budget = k if k is not None else max(1, round(chosen.nnz / max(n, 1)))
-    terms = [term for term in m.terms if term[0] != _COVERAGE]
-    value = _core.decide_utility(terms, m.weights_for(labels), p, n, budget, t, q)
+    without = replace(m, terms=tuple(term for term in m.terms if term[0] != _COVERAGE))
+    value = _core.decide_utility(without.goal(column_sums(eta), n), n, budget, t, q)
     with np.errstate(divide="ignore"):
         missed = np.exp(np.bincount(hits.indices, np.log1p(-hits.data), labels))
-    value += sum(weight for kind, weight, _ in m.terms if kind == _COVERAGE) * (1 - _mean(missed))
-    if (values := custom_values(m, n)) is not None:
-        value += m.custom_weight * _mean(values(t, q, p))
-    return float(value)
+    covered = float(1 - missed.mean()) if labels else 1.0
+    return float(value + sum(weight for kind, weight, _ in m.terms if kind == _COVERAGE) * covered)
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else 0.0
+to_metric = metric  # where a parameter is called metric

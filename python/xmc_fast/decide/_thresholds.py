@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
 from xmc_fast.decide._candidates import evidence, probabilities, truth_at_entries
-from xmc_fast.decide._metric import Metric, metric
+from xmc_fast.decide._metric import AnyMetric, to_metric
 
 
 class Thresholds:
@@ -26,7 +25,7 @@ class Thresholds:
 
     Parameters
     ----------
-    metric_ : str or Metric
+    metric : str or Metric
         A metric without precision@k terms (those need a budget).
     shrinkage : float
         s above, in positives. 0: trust the labels alone.
@@ -53,18 +52,18 @@ class Thresholds:
 
     def __init__(
         self,
-        metric_: str | Metric | Callable[..., Any] = "macro-f1",
+        metric: AnyMetric = "macro-f1",
         *,
         shrinkage: float = 5.0,
         n_jobs: int | None = None,
     ) -> None:
-        self.metric_ = metric_
+        self.metric = metric
         self.shrinkage = shrinkage
         self.n_jobs = n_jobs
 
     def fit(self, proba: Any, Y: Any = None) -> Thresholds:
         """From probabilities of shape (n, labels), alone or with the true labels of the same shape."""
-        m = metric(self.metric_)
+        m = to_metric(self.metric)
         if m.custom is not None or m.instance_wise:
             raise ValueError(f"thresholds (k=None) need a built-in macro metric, got {m.name}")
         threads = resolve_threads(self.n_jobs)
@@ -72,11 +71,16 @@ class Thresholds:
         n, labels = csr.shape
         known = evidence(csr, Y, self.shrinkage)
         truth = truth_at_entries(csr, known, threads)
-        terms = (list(m.terms), m.weights_for(labels), known.positives)
+        goal = m.goal(known.positives, n)
         self.thresholds_: npt.NDArray[np.float64]
-        self.thresholds_, _, _, self.utility_ = _core.decide_thresholds(*csr[:3], truth, *terms, threads)
-        self.empty_utility_ = _core.decide_utility(*terms, n, 1, np.zeros(labels), np.zeros(labels))
+        self.thresholds_, self.utility_ = _core.decide_thresholds(csr, truth, goal, threads)
+        self.empty_utility_ = _core.decide_utility(goal, n, 1, np.zeros(labels), np.zeros(labels))
         return self
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the thresholds."""
+        return int(self.thresholds_.nbytes)
 
     def predict(self, proba: Any) -> sp.csr_matrix:
         """Accepted labels of each instance, most probable first, with their probabilities."""

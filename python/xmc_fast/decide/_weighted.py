@@ -11,11 +11,12 @@ import scipy.sparse as sp
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
 from xmc_fast.decide._candidates import check_k, choices, from_torch, probabilities
+from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]
 
 
-def weighted_topk(proba: Any, gains: Any, k: int, *, n_jobs: int | None = None) -> sp.csr_matrix:
+def weighted_topk(proba: Any, gains: Any, k: int = 5, *, n_jobs: int | None = None) -> sp.csr_matrix:
     """The k candidates with the largest a·η + b of every instance.
 
     Parameters
@@ -48,7 +49,7 @@ def weighted_topk(proba: Any, gains: Any, k: int, *, n_jobs: int | None = None) 
     csr = probabilities(proba, k, threads)
     a, b = gains if isinstance(gains, tuple) else (gains, np.zeros(csr.shape[1]))
     a, b = _vector("gains a", a, csr.shape[1]), _vector("gains b", b, csr.shape[1])
-    labels, values = _core.decide_weighted_topk(*csr[:3], a, b, k, threads)
+    labels, values = _core.decide_weighted_topk(csr, a, b, k, threads)
     return choices(labels, values, k, csr.shape)
 
 
@@ -83,10 +84,7 @@ def propensity_gains(propensity: npt.ArrayLike) -> Floats:
     >>> propensity_gains([0.5, 1.0])
     array([2., 1.])
     """
-    values = np.asarray(propensity, np.float64)
-    if not ((values > 0) & (values <= 1)).all():
-        raise ValueError("propensity must be in (0, 1]")
-    return np.asarray(1.0 / values, np.float64)
+    return 1.0 / checked(propensity, np.shape(propensity))
 
 
 def _counts(label_counts: npt.ArrayLike) -> Floats:

@@ -17,10 +17,11 @@ from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._recovery import LabelRecovery, compress, load_model, save_model, stored_labels
+from xmc_fast.model import OneRow
 
 Float = npt.NDArray[np.float32]
 
-_FORMAT = "declare-linear-1"
+_KIND = "linear_declare"
 
 
 def ridge(
@@ -32,7 +33,6 @@ def ridge(
     max_iter: int = 100,
     block_columns: int = 64,
     n_jobs: int | None = None,
-    show_progress: bool | None = None,
 ) -> Float:
     """Ridge regression with many targets: argmin ‖X W + 1 bᵀ - Z‖² + alpha ‖W‖², b free of penalty.
 
@@ -66,8 +66,7 @@ def ridge(
     squares = np.bincount(x.indices, x.data.astype(np.float64) ** 2, minlength=x.shape[1])
     scale = (1 / np.maximum(squares + penalty[:, 0], 1e-12)).astype(np.float32)[:, None]
     W = np.empty((x.shape[1], targets.shape[1]), np.float32)
-    quiet = None if show_progress is None else not show_progress
-    with progress(targets.shape[1], unit="target", desc="ridge", disable=quiet) as bar:
+    with progress(targets.shape[1], unit="target", desc="ridge") as bar:
         for start in range(0, targets.shape[1], block_columns):
             block = slice(start, start + block_columns)
             W[:, block] = _solve(operator, targets[:, block], penalty, scale, tol, max_iter)
@@ -100,7 +99,7 @@ def _solve(operator: Operator, Z: Float, penalty: Float, scale: Float, tol: floa
     return w
 
 
-class LinearDeclare(BaseEstimator):  # type: ignore[misc]
+class LinearDeclare(OneRow, BaseEstimator):  # type: ignore[misc]
     """DECLARE without a network: ridge regression onto the compressed labels, recovery by neighbours.
 
     Parameters
@@ -170,7 +169,7 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "coef_")
         x = features(X, n_features=self.n_features_in_)
         weights, intercept = np.ascontiguousarray(self.coef_[:-1]), self.coef_[-1]
-        z = _core.spmm(x.indptr, x.indices, x.data, weights, resolve_threads(self.n_jobs))
+        z = _core.spmm(x, weights, resolve_threads(self.n_jobs))
         z += intercept
         return z
 
@@ -187,13 +186,13 @@ class LinearDeclare(BaseEstimator):  # type: ignore[misc]
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a folder: settings as JSON, arrays as safetensors."""
         check_is_fitted(self, "coef_")
-        settings = {"format": _FORMAT, "params": self.get_params(), "n_labels": self.n_labels_}
-        save_model(directory, settings, {"coef": self.coef_}, self.recovery_)
+        settings = {"params": self.get_params(), "n_labels": self.n_labels_}
+        save_model(directory, _KIND, settings, {"coef": self.coef_}, self.recovery_)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> LinearDeclare:
         """Open what `save` wrote."""
-        settings, tensors = load_model(directory, _FORMAT)
+        settings, tensors = load_model(directory, _KIND)
         model = cls(**settings["params"])
         model.n_labels_ = int(settings["n_labels"])
         model.coef_ = tensors["coef"]

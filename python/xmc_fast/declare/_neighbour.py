@@ -60,9 +60,7 @@ def neighbour_pairs(
             y.indptr[start] : y.indptr[start] + int(part.sum())
         ]
         weights = np.ascontiguousarray(np.broadcast_to(scales[start : start + len(part), None], ids.shape))
-        found, scores, count = _core.recover_labels(
-            ids, weights, n, back.indptr, back.indices, back.data, min(neighbours, n), threads
-        )  # fmt: skip
+        found, scores, count = _core.recover_labels(ids, weights, back, min(neighbours, n), threads)
         keep = np.arange(found.shape[1]) < count[:, None]
         rows.append(start + np.repeat(np.arange(len(part)), count))
         columns.append(found[keep])
@@ -87,7 +85,6 @@ def neighbour_embedding(
     steps: int = 20,
     tol: float = 1e-4,
     n_jobs: int | None = None,
-    show_progress: bool | None = None,
 ) -> tuple[Float, list[float]]:
     """Z whose inner products are the numbers of shared labels on near rows Ω, and stay as they were elsewhere.
 
@@ -122,8 +119,7 @@ def neighbour_embedding(
     loss, gradient = problem.evaluate(Z)
     losses = [loss]
     step = 1.0
-    quiet = None if show_progress is None else not show_progress
-    with progress(steps, unit="step", desc="neighbours", disable=quiet) as bar:
+    with progress(steps, unit="step", desc="neighbours") as bar:
         for _ in range(steps):
             while True:
                 candidate = problem.project(Z, gradient, step)

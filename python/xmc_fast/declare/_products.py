@@ -46,7 +46,7 @@ class Operator:
 
 
 def _product(block: Csr, dense: Dense, threads: int) -> Dense:
-    return _core.spmm(block.indptr, block.indices, block.data, np.ascontiguousarray(dense), threads)
+    return _core.spmm(block, np.ascontiguousarray(dense), threads)
 
 
 def _rows(matrix: Csr, start: int, stop: int) -> Csr:

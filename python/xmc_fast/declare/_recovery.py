@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,13 @@ import scipy.sparse as sp
 
 from xmc_fast import knn
 from xmc_fast._arrays import Csr, labels, to_scipy
-from xmc_fast._files import write_text
+from xmc_fast._folder import read_manifest, replace_folder, write_manifest
 from xmc_fast.declare._neighbour import neighbour_embedding
 from xmc_fast.declare._svd import truncated_svd
-from xmc_fast.model import storage
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 
 Float = npt.NDArray[np.float32]
 
-MANIFEST = "declare.json"
 _TENSORS = "declare.safetensors"
 
 
@@ -34,7 +31,6 @@ def compress(
     neighbours: int = 25,
     n_jobs: int | None = None,
     random_state: int = 0,
-    show_progress: bool | None = None,
 ) -> Float:
     """The compressed rows Z (n, c) of a label matrix.
 
@@ -54,11 +50,7 @@ def compress(
     """
     if compression not in ("svd", "neighbour"):
         raise ValueError(f'compression must be "svd" or "neighbour", got {compression!r}')
-    options: dict[str, Any] = {
-        "label_scaling": label_scaling,
-        "n_jobs": n_jobs,
-        "show_progress": show_progress,
-    }
+    options: dict[str, Any] = {"label_scaling": label_scaling, "n_jobs": n_jobs}
     Z = truncated_svd(Y, n_components, random_state=random_state, **options).Z
     if compression == "neighbour":
         Z, _ = neighbour_embedding(Y, Z, neighbours=neighbours, **options)
@@ -124,28 +116,24 @@ class LabelRecovery:
 
 def save_model(
     directory: str | os.PathLike[str],
+    kind: str,
     settings: dict[str, Any],
     tensors: Tensors,
     recovery: LabelRecovery | None,
 ) -> None:
-    """A folder with declare.json (the settings) and declare.safetensors (weights, Z, labels): no pickle."""
+    """A folder with a manifest (the settings) and declare.safetensors (weights, Z, labels): no pickle."""
     if recovery is not None:
         stored: Tensors = {"Z": recovery.Z, "Y.indptr": recovery.Y.indptr, "Y.indices": recovery.Y.indices}
         tensors = {**tensors, **stored}
-    with storage.replace_folder(directory, MANIFEST) as folder:
-        write_tensors(folder / _TENSORS, tensors, {"format": settings["format"]})
-        write_text(folder / MANIFEST, json.dumps(settings, indent=1) + "\n")
+    with replace_folder(directory) as folder:
+        write_tensors(folder / _TENSORS, tensors, {"format": kind})
+        write_manifest(folder, kind, settings)
 
 
 def load_model(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Tensors]:
     """The settings and arrays that `save_model` wrote."""
-    path = Path(directory) / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{directory} is not a {kind} model: {MANIFEST} is missing")
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    if settings.get("format") != kind:
-        raise ValueError(f"{path} is of format {settings.get('format')!r}, expected {kind!r}")
-    tensors, _ = read_tensors(path.with_name(_TENSORS), map_file=False, verify=True)
+    settings = read_manifest(directory, kind, required=("params", "n_labels"))
+    tensors, _ = read_tensors(Path(directory) / _TENSORS, map_file=False, verify=True)
     return settings, tensors
 
 

@@ -38,7 +38,6 @@ def truncated_svd(
     block_rows: int = 1 << 16,
     n_jobs: int | None = None,
     random_state: int = 0,
-    show_progress: bool | None = None,
 ) -> TruncatedSvd:
     """The largest singular values and vectors of a label matrix, Z = U Σ being DECLARE's targets.
 
@@ -76,9 +75,8 @@ def truncated_svd(
         Q: Float | None = None
         dense = _gram(A)
     else:
-        Q = _subspace(
-            operator, block, n_components, tol, max_iter, degree, np.random.default_rng(random_state), show_progress
-        )  # fmt: skip
+        rng = np.random.default_rng(random_state)
+        Q = _subspace(operator, block, n_components, tol, max_iter, degree, rng)
         B = operator.times(Q)
         dense = _cross(B)
     values, W = np.linalg.eigh(dense)  # ascending
@@ -104,14 +102,12 @@ def _subspace(
     max_iter: int,
     degree: int,
     rng: np.random.Generator,
-    show_progress: bool | None,
 ) -> Float:
     """An orthonormal basis (m, block) that holds the leading eigenvectors of AᵀA."""
     start = rng.standard_normal((operator.shape[1], block), np.float32)
     Q = np.linalg.qr(operator.gram_times(start))[0]
     energy = 0.0
-    quiet = None if show_progress is None else not show_progress
-    with progress(max_iter, unit="round", desc="SVD", disable=quiet) as bar:
+    with progress(max_iter, unit="round", desc="SVD") as bar:
         for _ in range(max_iter):
             AQ = operator.gram_times(Q)
             ritz, W = np.linalg.eigh((Q.T @ AQ).astype(np.float64))

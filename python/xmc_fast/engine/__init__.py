@@ -7,10 +7,10 @@ take over the rest of a slow one's range, and names the block in every error. Bl
 parameters only and each is stored atomically, so neither workers nor failures change a byte of the result.
 """
 
-from xmc_fast.engine._data import NAME as DATA_NAME
-from xmc_fast.engine._pool import EngineError, connect, shutdown
+from xmc_fast._work import Work, dumps
+from xmc_fast.engine._connect import ConnectedEngine, connect
+from xmc_fast.engine._pool import EngineError
 from xmc_fast.engine._predict import predict
 from xmc_fast.engine._run import run
-from xmc_fast.engine._work import Work, dumps
 
-__all__ = ["DATA_NAME", "EngineError", "Work", "connect", "dumps", "predict", "run", "shutdown"]
+__all__ = ["ConnectedEngine", "EngineError", "Work", "connect", "dumps", "predict", "run"]

@@ -13,9 +13,10 @@ import distributed
 from distributed.scheduler import KilledWorker
 
 from xmc_fast._threads import resolve_threads
-from xmc_fast.engine._data import NAME, Shipment
+from xmc_fast._work import DATA_NAME, Arrays
+from xmc_fast.engine._data import Shipment
 from xmc_fast.engine._pool import EngineError, WorkerLost
-from xmc_fast.engine._work import Arrays, Call, Outcome, run_task
+from xmc_fast.engine._work import Call, Outcome, run_task
 
 
 class DaskPool:
@@ -140,7 +141,7 @@ def store_here(arrays: Arrays, key: str) -> tuple[str, int]:
     data = Shipment(arrays, None)
     if data.key != key:
         raise OSError("the data changed on its way")
-    path = data.write(Path(distributed.get_worker().local_directory) / f"{key}-{NAME}")
+    path = data.write(Path(distributed.get_worker().local_directory) / f"{key}-{DATA_NAME}")
     return str(path), data.nbytes
 
 

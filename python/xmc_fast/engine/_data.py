@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from xmc_fast._arrays import fingerprint
+from xmc_fast._folder import ModelFormatError
+from xmc_fast._work import DATA_NAME, Arrays
 from xmc_fast.engine._pool import EngineError
-from xmc_fast.engine._work import Arrays, explain
-from xmc_fast.model._tensors import ModelFormatError, read_tensors, write_tensors
-
-NAME = "engine-data.safetensors"
+from xmc_fast.engine._work import explain
+from xmc_fast.model._tensors import read_tensors, write_tensors
 
 
 class Shipment:
     """Arrays with a key by which workers know them; ``path`` when they are in a file that all machines see."""
 
-    def __init__(self, arrays: Arrays, folder: Path | None) -> None:
+    def __init__(self, arrays: Arrays, folder: Path | None, key: str | None = None) -> None:
         self.arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
-        digest = hashlib.blake2b(digest_size=16)
-        for name, array in sorted(self.arrays.items()):
-            digest.update(f"{name} {array.dtype} {array.shape} ".encode())
-            digest.update(array.reshape(-1).view(np.uint8).data)
-        self.key = digest.hexdigest()
-        self.path = None if folder is None else folder / NAME
+        self.key = fingerprint(self.arrays) if key is None else key
+        self.path = None if folder is None else folder / DATA_NAME
 
     def write(self, path: Path) -> Path:
         """Make the file, unless it is there (of a run whose driver died)."""
@@ -64,4 +60,4 @@ def on_this_machine(data: Shipment) -> Iterator[Path]:
         yield data.path
         return
     with tempfile.TemporaryDirectory(prefix="xmc_fast-") as folder:
-        yield data.write(Path(folder) / NAME)
+        yield data.write(Path(folder) / DATA_NAME)

@@ -60,8 +60,8 @@ class Pool(Protocol):
 
 
 def open_pool(engine: Any, n_jobs: int | None) -> Pool:
-    """The pool that an ``engine`` parameter means: "dask", "ray", a joblib backend's name, or a client."""
-    kind = engine if isinstance(engine, str) else _kind(engine)
+    """The pool of an engine: "dask", "ray", a joblib backend's name, or a client."""
+    kind = engine if isinstance(engine, str) else kind_of(engine)
     client = None if isinstance(engine, str) else engine
     module = {"dask": "_dask", "ray": "_ray"}.get(kind, "_joblib")
     try:
@@ -73,41 +73,7 @@ def open_pool(engine: Any, n_jobs: int | None) -> Pool:
     return (backend.DaskPool if module == "_dask" else backend.RayPool)(client, n_jobs)  # type: ignore[no-any-return]
 
 
-def connect(engine: str, address: str | None = None) -> Any:
-    """A client of a running cluster, to be given as ``engine``; without an address the engine's own default.
-
-    Parameters
-    ----------
-    engine : "dask", "ray" or a joblib backend (which has no address)
-    address : str, optional
-        Of the Dask scheduler ("tcp://host:8786") or the Ray head ("host:6379", "ray://host:10001", "auto").
-
-    Examples
-    --------
-    >>> connect("loky")
-    'loky'
-    """
-    if address is None:
-        return engine
-    if engine == "dask":
-        return importlib.import_module("distributed").Client(address, timeout="30s")
-    if engine == "ray":
-        return importlib.import_module("xmc_fast.engine._ray").start(address)
-    raise ValueError(f"address is for engine 'dask' or 'ray', got engine {engine!r}")
-
-
-def shutdown(client: Any) -> None:
-    """Disconnect what `connect` returned (the cluster goes on).
-
-    Examples
-    --------
-    >>> shutdown(connect("loky"))
-    """
-    if not isinstance(client, str):
-        (client.close if _kind(client) == "dask" else client.disconnect)()
-
-
-def _kind(client: Any) -> str:
+def kind_of(client: Any) -> str:
     package = type(client).__module__.split(".")[0]
     name = getattr(client, "__name__", "")
     if package == "distributed":
@@ -117,6 +83,6 @@ def _kind(client: Any) -> str:
     if package == "joblib":
         return "joblib"
     raise ValueError(
-        "engine must be None, 'dask', 'ray', a joblib backend's name, a distributed.Client, the ray module or"
-        f" a joblib.Parallel, got {client!r}"
+        "engine must be 'dask', 'ray', a joblib backend's name, a distributed.Client, the ray module or a"
+        f" joblib.Parallel, got {client!r}"
     )

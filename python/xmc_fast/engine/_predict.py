@@ -10,11 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_fast._arrays import features, to_scipy
+from xmc_fast._work import Arrays, Work
 from xmc_fast.engine._run import run
-from xmc_fast.engine._work import Arrays, Work
-from xmc_fast.model.calibrate import Calibration
-from xmc_fast.model.predict import merge_topk
-from xmc_fast.model.storage import Block, read_block
+from xmc_fast.model import Block, Calibration, SparseModel, merge_topk, read_block
 
 SHARD_WEIGHTS = 4 << 20  # a worker's task has at least so many weights, if the model has
 MIN_SHARDS = 8
@@ -38,8 +36,6 @@ class _Shards(Work):
     def solve(
         self, arrays: Arrays, blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
     ) -> None:
-        from xmc_fast.model.sparse import SparseModel
-
         shape = (len(arrays["x_indptr"]) - 1, self.n_features)
         X = to_scipy(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], shape)
         for shard in blocks:

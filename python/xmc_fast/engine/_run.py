@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xmc_fast import _core
+from xmc_fast._work import Arrays, Work, dumps
 from xmc_fast.engine._data import Shipment, on_shared_storage
 from xmc_fast.engine._pool import EngineError, Pool, WorkerLost, open_pool
-from xmc_fast.engine._work import Arrays, Call, Outcome, Work, dumps
+from xmc_fast.engine._work import Call, Outcome
 
 RETRIES = 3  # times that a block's worker may die
 PATIENCE = 60.0  # seconds without any worker
@@ -34,7 +35,7 @@ def run(
 
     Parameters
     ----------
-    engine : "dask", "ray", a joblib backend's name, or a client object
+    engine : name or client, as `connect` takes it
     work : Work
     arrays : dict of arrays
         What each machine needs; shipped once per machine and mapped there.
@@ -56,6 +57,7 @@ def run(
     Examples
     --------
     >>> import numpy as np
+    >>> from xmc_fast._work import Work
     >>> class Sums(Work):
     ...     def solve(self, arrays, blocks, threads, emit):
     ...         for block in blocks:
@@ -70,7 +72,7 @@ def run(
         return {}
     pool = open_pool(engine, n_jobs)
     try:
-        data = Shipment(arrays, work.folder)
+        data = Shipment(arrays, work.folder, work.key)
         with on_shared_storage(data):
             pool.ship(data)
             return _Driver(pool, work, data, blocks, cost, on_block).run()

@@ -7,62 +7,13 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
 from xmc_fast import _core
+from xmc_fast._work import Arrays, Work
 from xmc_fast.model._tensors import read_tensors
-
-Arrays = dict[str, npt.NDArray[Any]]
-
-
-def dumps(thing: Any) -> bytes:
-    """A pickle that workers can open without the driver's own script (`pickle.loads` reads it).
-
-    Examples
-    --------
-    >>> import pickle
-    >>> pickle.loads(dumps(lambda x: x + 1))(1)
-    2
-    """
-    try:
-        import cloudpickle
-    except ImportError:
-        from joblib.externals import cloudpickle  # older joblib has its own
-    return bytes(cloudpickle.dumps(thing))
-
-
-class Work:
-    """A job of numbered blocks. Subclasses travel to the workers by pickle: keep them small.
-
-    ``folder`` is shared storage, or None: then results are returned to the driver.
-    """
-
-    folder: Path | None = None
-    block_size: int = 1  # labels of a block, for the size of a wave
-
-    def name(self, block: int) -> str:
-        """The block in words, for messages: "block 3 (labels 3000 to 3999)"."""
-        return f"block {block}"
-
-    def solve(
-        self, arrays: Arrays, blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
-    ) -> None:
-        """Solve blocks, calling ``emit(block, result)`` as each is ready, in any order."""
-        raise NotImplementedError
-
-    def has(self, block: int) -> bool:
-        """Whether the folder already holds the block."""
-        raise NotImplementedError
-
-    def store(self, block: int, result: Any) -> Any:
-        """Put the block into the folder, atomically and with the same bytes each time; returns what the driver
-        gets to know about it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

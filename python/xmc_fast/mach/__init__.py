@@ -1,7 +1,7 @@
 """MACH: merged-average classifiers via hashing, extreme classification in logarithmic memory.
 
-R hash functions send L labels to B buckets each; R small models are trained for the buckets, without a word to
-each other; a label's score is the mean (or min, or median) of its R buckets' scores.
+R hash functions send L labels to B buckets each; R small models are trained for the buckets, independently of each
+other; a label's score is the mean (or min, or median) of its R buckets' scores.
 """
 
 from __future__ import annotations

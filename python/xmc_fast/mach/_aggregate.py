@@ -14,7 +14,7 @@ AGGREGATES = {"mean": 0, "unbiased": 0, "min": 1, "median": 2}
 def aggregate_topk(
     p: npt.NDArray[np.float32],
     table: npt.NDArray[np.uint16],
-    k: int,
+    k: int = 5,
     *,
     aggregate: str = "mean",
     top_buckets: int | None = None,

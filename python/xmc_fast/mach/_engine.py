@@ -17,7 +17,7 @@ import threadpoolctl
 
 from xmc_fast._arrays import to_scipy
 from xmc_fast._progress import progress
-from xmc_fast.engine import Work, dumps, run
+from xmc_fast._work import Engine, Work, dumps
 from xmc_fast.mach import _repeats, _store
 from xmc_fast.mach._hash import bucket_matrix
 
@@ -25,7 +25,7 @@ _ROWS, _PARTS = 256, 64  # of a prediction: rows of a task at least, tasks at mo
 
 
 def fit(
-    engine: Any, mach: Any, X: Any, y: sp.csr_matrix, repeats: Sequence[int], folder: Path | None
+    engine: Engine, mach: Any, X: Any, y: sp.csr_matrix, repeats: Sequence[int], folder: Path | None
 ) -> list[Any]:
     """The models of the repetitions, trained by workers that store them in the folder or return them."""
     work = _Repeats(mach, X, folder)
@@ -39,7 +39,7 @@ def fit(
             models[repeat] = model
             bar.update(1)
 
-        run(engine, work, arrays, todo, [1.0] * len(todo), n_jobs=mach.n_jobs, on_block=on_block)
+        engine.run(work, arrays, todo, [1.0] * len(todo), n_jobs=mach.n_jobs, on_block=on_block)
     if folder is None:
         return [models[r] for r in repeats]
     for leftover in folder.glob(".*.tmp"):  # of workers that were killed
@@ -47,7 +47,7 @@ def fit(
     return [_repeats.load(_store.repeat_path(folder, r)) for r in repeats]
 
 
-def predict(engine: Any, mach: Any, X: Any, k: int, top_buckets: int | None) -> sp.csr_matrix:
+def predict(engine: Engine, mach: Any, X: Any, k: int, top_buckets: int | None) -> sp.csr_matrix:
     """`Mach.predict` over ranges of the rows; the models are shipped with X, once per machine."""
     rows = int(X.shape[0])
     size = max(_ROWS, -(-rows // _PARTS))
@@ -55,7 +55,7 @@ def predict(engine: Any, mach: Any, X: Any, k: int, top_buckets: int | None) -> 
     count = -(-rows // size)
     arrays = {**_arrays(X), "mach": np.frombuffer(dumps(mach), np.uint8)}
     parts: dict[int, sp.csr_matrix] = {}
-    run(engine, work, arrays, range(count), [1.0] * count, n_jobs=mach.n_jobs, on_block=parts.__setitem__)
+    engine.run(work, arrays, range(count), [1.0] * count, n_jobs=mach.n_jobs, on_block=parts.__setitem__)
     return sp.vstack([parts[i] for i in range(count)], format="csr")
 
 

@@ -1,4 +1,4 @@
-"""The estimator: R models of B buckets, fitted, stored and asked for labels."""
+"""The estimator: R models of B buckets, fitted and stored, and the labels that they predict."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._work import check_engine
 from xmc_fast.mach import _engine, _repeats, _store
 from xmc_fast.mach._aggregate import AGGREGATES, aggregate_topk
 from xmc_fast.mach._hash import bucket_matrix, bucket_table, check_sizes, label_matrix
-from xmc_fast.model import SparseModel
+from xmc_fast.model import OneRow, SparseModel
 
 _BATCH_BYTES = 256 << 20
 _OUTPUTS = ("probability", "logit", "softmax")
 
 
-class Mach(BaseEstimator):  # type: ignore[misc]
+class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
     """Merged-average classifiers via hashing.
 
     Parameters
@@ -37,7 +38,7 @@ class Mach(BaseEstimator):  # type: ignore[misc]
         R, at most 256. Memory is R · B weight vectors; see `choose_buckets`.
     base : estimator, "linear" or "network"
         Cloned and fitted once per repetition on (X, bucket matrix). "linear" is `xmc_fast.linear.OneVsAll`
-        with its defaults, "network" `xmc_fast.nn.bucket_network.BucketNetwork` (needs torch). Any other needs
+        with its defaults, "network" `xmc_fast.nn.BucketNetwork` (needs torch). Any other needs
         ``fit(X, Y)`` and ``decision_function(X)`` (n, B); it cannot be saved unless it has a ``model_`` that
         is a `SparseModel`.
     aggregate : "mean", "unbiased", "min" or "median"
@@ -106,10 +107,11 @@ class Mach(BaseEstimator):  # type: ignore[misc]
             Folder where repetitions are stored as they finish; those already there are not trained again. It
             is bound to the data and the parameters. With all repetitions there it is a model folder for
             `load`.
-        engine : "dask", "ray", a joblib backend's name, or a client object, optional
-            Train the repetitions on its workers (see `xmc_fast.engine`), with ``n_jobs`` threads each; X must be
+        engine : from `xmc_fast.engine.connect`, optional
+            Train the repetitions on its workers, with ``n_jobs`` threads each; X must be
             sparse or an array. They write into ``checkpoint``, which they must all see, or return their models.
         """
+        engine = check_engine(engine)
         start, stop = self._range(repeats, checkpoint)
         y = label_matrix(Y)
         self.n_labels_, self.n_features_in_ = int(y.shape[1]), int(X.shape[1])
@@ -206,7 +208,7 @@ class Mach(BaseEstimator):  # type: ignore[misc]
         k : int
         top_buckets : int, optional
             Score only labels in one of the so many best buckets of some repetition: faster, may miss labels.
-        engine : "dask", "ray", a joblib backend's name, or a client object, optional
+        engine : from `xmc_fast.engine.connect`, optional
             Predict ranges of the rows on its workers; the models are shipped with X, once per machine.
 
         Returns
@@ -218,6 +220,7 @@ class Mach(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"k must be at least 1, got {k}")
         k = min(int(k), self.n_labels_)
         rows = int(X.shape[0])
+        engine = check_engine(engine)
         if engine is not None and rows:
             return _engine.predict(engine, self, X, k, top_buckets)
         table = bucket_table(
@@ -247,7 +250,7 @@ class Mach(BaseEstimator):  # type: ignore[misc]
         return to_scipy(indptr, ids[keep], scores[keep], (rows, self.n_labels_))
 
     def bucket_scores(self, X: Any) -> npt.NDArray[np.float32]:
-        """What the R models say, (R, n, B): probabilities or logits, as ``outputs`` asks."""
+        """What the R models say, (R, n, B): probabilities or logits, as ``outputs`` says."""
         self._check_fitted()
         p = np.empty((self.n_repeats, int(X.shape[0]), self.n_buckets), np.float32)
         for r, model in enumerate(self.models_):
@@ -286,7 +289,7 @@ class Mach(BaseEstimator):  # type: ignore[misc]
         return sum(_repeats.storable(model).nbytes for model in self.models_)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write a folder: mach.json and a model folder per repetition (no pickle)."""
+        """Write a folder: a manifest and a model folder per repetition (no pickle)."""
         self._check_fitted()
         models = [_repeats.storable(model) for model in self.models_]
         with _store.new_folder(Path(directory), self._settings()) as folder:

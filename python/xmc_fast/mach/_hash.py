@@ -87,7 +87,7 @@ def _hashed(
     y: Csr, ones: npt.NDArray[np.float32], n_buckets: int, repeat: int, seed: int, n_jobs: int | None
 ) -> sp.csr_matrix:
     indptr, indices, used = _core.bucket_matrix(
-        y.shape[1], y.indptr, y.indices, _seed(seed), int(repeat), int(n_buckets), resolve_threads(n_jobs)
+        y, _seed(seed), int(repeat), int(n_buckets), resolve_threads(n_jobs)
     )
     return to_scipy(indptr, indices[:used], ones[:used], (y.shape[0], int(n_buckets)))
 

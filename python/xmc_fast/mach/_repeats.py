@@ -1,4 +1,4 @@
-"""One repetition: the base estimator made, asked for scores, stored and loaded."""
+"""One repetition: the base estimator made, its scores, stored and loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xmc_fast.model import SparseModel
 # Named bases: module and class, imported on first use.
 _BASES = {
     "linear": ("xmc_fast.linear", "OneVsAll"),
-    "network": ("xmc_fast.nn.bucket_network", "BucketNetwork"),
+    "network": ("xmc_fast.nn._bucket_network", "BucketNetwork"),
 }
 _DENSE_BYTES = 256 << 20
 

@@ -1,12 +1,12 @@
-"""Folders of a Mach model: mach.json (parameters, fingerprint of the data) and one folder per repetition."""
+"""Folders of a Mach model: a manifest (parameters) and one model folder per repetition.
+
+A checkpoint has ``mach.json`` in the place of the manifest, with the fingerprint of its data.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_fast import _arrays, _folder
 from xmc_fast._files import write_text
 
-_MANIFEST = "mach.json"
+KIND = "mach"
+_CHECKPOINT = "mach.json"
 _FORMAT = 1
-_NOT_PARAMETERS = ("format", "n_labels", "n_features", "base", "data")
+_NOT_PARAMETERS = ("kind", "format", "format_version", "n_labels", "n_features", "base", "data")
 
 
 def repeat_path(folder: Path, repeat: int) -> Path:
@@ -28,66 +30,33 @@ def repeat_path(folder: Path, repeat: int) -> Path:
 
 def fingerprint(X: Any, y: sp.csr_matrix) -> str:
     """A hash of the bytes of the training data: a checkpoint is of these data only."""
-    digest = hashlib.blake2b(digest_size=16)
-    if sp.issparse(X):
-        x = X.tocsr()
-        arrays = [x.indptr, x.indices, x.data]
-    else:
-        arrays = [np.asarray(X)]
-    for array in (*arrays, y.indptr, y.indices):
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    digest.update(repr((tuple(X.shape), tuple(y.shape))).encode())
-    return digest.hexdigest()
+    x: Any = X.tocsr() if sp.issparse(X) else np.asarray(X)
+    parts = {"indptr": x.indptr, "indices": x.indices, "data": x.data} if sp.issparse(X) else {"x": x}
+    sizes = np.array([*X.shape, *y.shape])
+    return _arrays.fingerprint({**parts, "y_indptr": y.indptr, "y_indices": y.indices, "sizes": sizes})
 
 
 def open_folder(folder: Path, settings: dict[str, Any], data: str) -> None:
     """Make the folder of a checkpoint, or see that it is of the same model and data."""
-    wanted = {"format": _FORMAT, **settings, "data": data}
-    path = folder / _MANIFEST
-    if path.is_file():
-        old = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in wanted.items():
-            if old.get(name) != value:
-                raise ValueError(
-                    f"{folder} is of another fit: {name} is {old.get(name)!r} there, {value!r} here"
-                )
+    fit = {"format": _FORMAT, **settings, "data": data}
+    if _folder.check_same_fit(folder / _CHECKPOINT, fit):
         return
-    _refuse_foreign(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is not a Mach checkpoint: it is not overwritten")
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(wanted, indent=1) + "\n")
+    write_text(folder / _CHECKPOINT, json.dumps(fit, indent=1) + "\n")
 
 
 @contextlib.contextmanager
 def new_folder(target: Path, settings: dict[str, Any]) -> Iterator[Path]:
-    """A folder beside ``target`` with the manifest, put in its place when the block ends well."""
-    _refuse_foreign(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        folder = Path(scratch) / "new"
-        open_folder(folder, settings, "")
+    """A folder that takes the place of ``target``, with the manifest, on success."""
+    with _folder.replace_folder(target) as folder:
         yield folder
-        if target.is_dir():
-            os.rename(target, Path(scratch) / "old")
-        os.rename(folder, target)
+        _folder.write_manifest(folder, KIND, settings)
 
 
 def read_settings(folder: Path) -> tuple[dict[str, Any], int, int]:
     """The estimator's parameters (without the base), n_labels and n_features."""
-    path = folder / _MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a Mach model: {_MANIFEST} is missing")
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    if settings["format"] != _FORMAT:
-        raise ValueError(f"{path} has a format this version does not know")
+    settings = _folder.read_manifest(folder, KIND, required=("n_labels", "n_features"))
     parameters = {name: value for name, value in settings.items() if name not in _NOT_PARAMETERS}
     return parameters, settings["n_labels"], settings["n_features"]
-
-
-def _refuse_foreign(folder: Path) -> None:
-    if (
-        folder.exists()
-        and not (folder / _MANIFEST).is_file()
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
-        raise ValueError(f"{folder} exists and is not a Mach model: it is not overwritten")

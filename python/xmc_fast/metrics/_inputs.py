@@ -13,9 +13,9 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, labels, to_scipy
+from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]
-Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]
 MISS, HIT, IGNORED = 0, 1, 2
 
 
@@ -36,58 +36,65 @@ class LabelBins(NamedTuple):
     group: npt.NDArray[np.int32]  # L
 
 
-def ranked(Y_true: Any, pred: Any, k: int, label_filter: Any, threads: int) -> Ranked:
-    """Check everything once, rank, match; only the first ``k`` ranks are kept."""
+def truth_and_scores(Y_true: Any, pred: Any, n_labels: int | None) -> tuple[Csr, Any]:
+    """The truth, and the predictions as CSR, floats or integer ids, both with the same number of labels."""
     truth = labels(Y_true, "Y_true")
-    n_labels = truth.shape[1]
+    if sp.issparse(pred):
+        pred = pred if pred.format == "csr" else pred.tocsr()
+        dtype = np.float32 if pred.dtype == np.float32 else np.float64
+        indptr, indices = (np.ascontiguousarray(pred.indptr, np.int64), pred.indices)
+        arrays = (indptr, np.ascontiguousarray(indices, np.int32), np.ascontiguousarray(pred.data, dtype))
+        pred = Csr(*arrays, (int(pred.shape[0]), int(pred.shape[1])))
+    else:
+        pred = np.asarray(pred)
+        if pred.ndim != 2:
+            raise ValueError(f"pred must be two-dimensional, got shape {pred.shape}")
+        if pred.dtype.kind not in "iufb":
+            raise ValueError(f"pred must hold label ids (integers) or scores (floats), got {pred.dtype}")
+    if pred.shape[0] != truth.shape[0]:
+        raise ValueError(f"pred has {pred.shape[0]} rows, Y_true has {truth.shape[0]}")
+    is_ids = not isinstance(pred, Csr) and pred.dtype.kind in "iu"
+    width = max([truth.shape[1]] if is_ids else [truth.shape[1], pred.shape[1]])
+    if n_labels is None and not is_ids and pred.shape[1] != truth.shape[1]:
+        raise ValueError(
+            f"pred has shape {tuple(pred.shape)}, Y_true has {truth.shape}: pass n_labels={width} if the missing"
+            " labels are the last ones (label ids are passed as integers)"
+        )
+    if n_labels is not None and n_labels < width:
+        raise ValueError(f"n_labels is {n_labels}, but there are {width} columns")
+    shape = (truth.shape[0], width if n_labels is None else int(n_labels))
+    truth = truth._replace(shape=shape)
+    if isinstance(pred, Csr):
+        return truth, pred._replace(shape=shape)
+    if not is_ids and pred.shape[1] < shape[1]:
+        pred = np.pad(
+            pred.astype(np.float64), ((0, 0), (0, shape[1] - pred.shape[1])), constant_values=-np.inf
+        )
+    return truth, pred
+
+
+def ranked(
+    Y_true: Any, pred: Any, k: int, label_filter: Any, threads: int, n_labels: int | None = None
+) -> Ranked:
+    """Check everything once, rank, match; only the first ``k`` ranks are kept."""
+    truth, pred = truth_and_scores(Y_true, pred, n_labels)
     pairs = _filter_pairs(label_filter, truth.shape)
-    no_pairs = (np.empty(0, np.int64), np.empty(0, np.int32))
-    filter_arrays = no_pairs if pairs is None else (pairs.indptr, pairs.indices)
     if pairs is not None:
         truth = _without(truth, pairs)
-    if sp.issparse(pred):
-        matrix = pred if pred.format == "csr" else pred.tocsr()
-        _check_shape(matrix.shape, truth.shape)
-        arrays = (
-            np.ascontiguousarray(matrix.indptr, np.int64),
-            np.ascontiguousarray(matrix.indices, np.int32),
-        )
-        if matrix.dtype == np.float32:
-            data32 = np.ascontiguousarray(matrix.data)
-            indptr, ids = _core.rank_sparse_f32(*arrays, data32, n_labels, *filter_arrays, k, threads)
-        else:
-            data64 = np.ascontiguousarray(matrix.data, np.float64)
-            indptr, ids = _core.rank_sparse_f64(*arrays, data64, n_labels, *filter_arrays, k, threads)
+    if isinstance(pred, Csr):
+        rank: Any = _core.rank_sparse_f32 if pred.data.dtype == np.float32 else _core.rank_sparse_f64
+        indptr, ids = rank(pred, pairs, k, threads)
+    elif pred.dtype.kind in "iu":
+        if pred.dtype == np.uint64:
+            pred = np.minimum(pred, np.iinfo(np.int64).max)
+        ids64 = np.ascontiguousarray(pred, np.int64)
+        indptr, ids = _core.rank_ids(ids64, truth.shape[1], pairs, k, threads)
+    elif pred.dtype == np.float32:
+        indptr, ids = _core.rank_dense_f32(np.ascontiguousarray(pred), pairs, k, threads)
     else:
-        indptr, ids = _rank_array(np.asarray(pred), truth.shape, filter_arrays, k, threads)
-    hits = _core.match_hits(truth.indptr, truth.indices, indptr, ids, threads)
+        indptr, ids = _core.rank_dense_f64(np.ascontiguousarray(pred, np.float64), pairs, k, threads)
+    hits = _core.match_hits(truth, indptr, ids, threads)
     return Ranked(truth, indptr, ids, hits, threads)
-
-
-def _rank_array(array: Any, shape: tuple[int, int], pairs: Pairs, k: int, threads: int) -> Any:
-    if array.ndim != 2:
-        raise ValueError(f"pred must be two-dimensional, got shape {array.shape}")
-    if array.dtype.kind in "iu":
-        if array.shape[0] != shape[0]:
-            raise ValueError(f"pred has {array.shape[0]} rows, Y_true has {shape[0]}")
-        if array.dtype == np.uint64:
-            array = np.minimum(array, np.iinfo(np.int64).max)
-        return _core.rank_ids(np.ascontiguousarray(array, np.int64), shape[1], *pairs, k, threads)
-    if array.dtype.kind not in "fb":
-        raise ValueError(f"pred must hold label ids (integers) or scores (floats), got dtype {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(
-            f"pred of floats is read as scores of all labels and must have shape {shape}, got {array.shape}; "
-            "pass label ids as integers"
-        )
-    if array.dtype == np.float32:
-        return _core.rank_dense_f32(np.ascontiguousarray(array), *pairs, k, threads)
-    return _core.rank_dense_f64(np.ascontiguousarray(array, np.float64), *pairs, k, threads)
-
-
-def _check_shape(got: tuple[int, int], expected: tuple[int, int]) -> None:
-    if tuple(got) != expected:
-        raise ValueError(f"pred has shape {tuple(got)}, Y_true has {expected}")
 
 
 def _filter_pairs(label_filter: Any, shape: tuple[int, int]) -> Csr | None:
@@ -130,14 +137,14 @@ def restrict(r: Ranked, bins: LabelBins, number: int) -> Ranked:
 
 
 def cutoffs(k: Any) -> tuple[list[int], npt.NDArray[np.int64] | None]:
-    """Ascending unique cut-offs, and where each asked one is among them (None: a single number asked)."""
+    """Ascending unique cut-offs, and where each given one is among them (None: a single number)."""
     try:
-        asked = [operator.index(k)] if np.ndim(k) == 0 else [operator.index(each) for each in k]
+        given = [operator.index(k)] if np.ndim(k) == 0 else [operator.index(each) for each in k]
     except TypeError:
         raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}") from None
-    if not asked or min(asked) < 1:
+    if not given or min(given) < 1:
         raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}")
-    ks, where = np.unique(asked, return_inverse=True)
+    ks, where = np.unique(given, return_inverse=True)
     return [int(each) for each in ks], None if np.ndim(k) == 0 else where
 
 
@@ -145,14 +152,8 @@ def inverse_propensity(propensity: Any, n_labels: int) -> Floats:
     """1/p, checked; empty for no propensity."""
     if propensity is None:
         return np.empty(0)
-    p = np.asarray(propensity, np.float64)
-    if p.ndim == 0:
-        p = np.full(n_labels, float(p))
-    if p.shape != (n_labels,):
-        raise ValueError(f"propensity has shape {p.shape}, expected one value per label ({n_labels})")
-    if p.size and not (p.min() > 0 and p.max() <= 1):
-        raise ValueError(f"propensity must be in (0, 1], got values in [{p.min()}, {p.max()}]")
-    return np.ascontiguousarray(1.0 / p)
+    p = np.full(n_labels, float(propensity)) if np.ndim(propensity) == 0 else propensity
+    return 1.0 / checked(p, (n_labels,))
 
 
 def frequency_bins(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from xmc_fast.metrics._compute import (
     PROPENSITY_SCORED,
     LabelSet,
     Options,
+    check_labels,
     evaluate,
     warn_if_misspecified,
 )
@@ -47,10 +49,11 @@ class Report:
         return float(values[self.ks.index(int(k))]) if k else values
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python numbers: {"metrics": {name: {k: value}}, "bins": {bin: {name: {k: value}}}, ...}."""
+        """Plain Python numbers, None for the undefined: {"metrics": {name: {k: value}}, "bins": {bin: ...}, ...}."""
 
         def by_k(values: dict[str, Floats]) -> dict[str, Any]:
-            return {name: dict(zip(self.ks, v.T.tolist(), strict=True)) for name, v in values.items()}
+            plain = {name: np.where(np.isnan(v), None, v).T.tolist() for name, v in values.items()}  # type: ignore[call-overload]
+            return {name: dict(zip(self.ks, v, strict=True)) for name, v in plain.items()}
 
         return {
             "metrics": by_k(self.values),
@@ -65,6 +68,8 @@ class Report:
 
         def cell(name: str, values: Floats, interval: Floats | None, c: int) -> str:
             digits = 4 if name == "hamming_loss" else 2
+            if np.isnan(values[c]):
+                return "–"
             text = f"{100 * values[c]:.{digits}f}"
             if interval is None:
                 return text
@@ -127,6 +132,7 @@ def report(
     beta: float = 1.0,
     label_filter: Any = None,
     metrics: Sequence[str] | None = None,
+    n_labels: int | None = None,
     random_state: int = 0,
     n_jobs: int | None = None,
 ) -> Report:
@@ -146,9 +152,12 @@ def report(
     bins : LabelBins, training label counts of shape (L,), or training labels (n', L), optional
         Adds every metric by bin of label frequency (see ``frequency_bins``). In a bin, truth is restricted
         to its labels and predictions keep their ranks: P and un-normalised PSP of the bins add up to those
-        of the whole; recall, nDCG, PSnDCG and abandonment are averaged over the rows with a label of the bin.
+        of the whole; recall, nDCG, PSnDCG, sample-F1 and abandonment are averaged over the rows with a label of
+        the bin. What is undefined in a bin (no labels, no positives) is NaN, printed as "–".
     bootstrap : int
-        Number of resamples of the rows for intervals of coverage ``level`` (percentiles); 0 for none.
+        Number of resamples of the rows for intervals of coverage ``level``; 0 for none. Intervals are percentiles
+        of the resamples, shifted by the difference of the estimate and their mean: a resample lacks a third of
+        the rows, which lowers coverage and macro metrics, and the estimate itself must lie inside.
     labels : {"all", "positive"}
         Macro metrics average over all L labels (the habit of the XMC literature), or only over those with a
         positive in Y_true. A ratio 0/0 counts as 0 in both cases.
@@ -158,6 +167,8 @@ def report(
         Pairs to ignore, in the truth and in the predictions.
     metrics : sequence of str, optional
         The metrics to report; by default all.
+    n_labels : int, optional
+        L, where Y_true or ``pred`` lacks the last columns (labels that do not occur in it).
     random_state : int
         Seed of the bootstrap.
     n_jobs : int, optional
@@ -181,15 +192,13 @@ def report(
     0.5
     """
     ks, _ = cutoffs(k)
-    if labels not in ("all", "positive"):
-        raise ValueError(f'labels must be "all" or "positive", got {labels!r}')
     if bootstrap < 0 or not 0 < level < 1:
         raise ValueError(f"bootstrap must be >= 0 and level in (0, 1), got {bootstrap} and {level}")
-    r = ranked(Y_true, pred, ks[-1], label_filter, resolve_threads(n_jobs))
-    n, n_labels = r.truth.shape
-    q = inverse_propensity(propensity, n_labels)
-    groups = None if bins is None else label_bins(bins, n_labels)
-    options = Options(ks, q, labels, float(beta))
+    r = ranked(Y_true, pred, ks[-1], label_filter, resolve_threads(n_jobs), n_labels)
+    n, width = r.truth.shape
+    q = inverse_propensity(propensity, width)
+    groups = None if bins is None else label_bins(bins, width)
+    options = Options(ks, q, check_labels(labels), float(beta))
     titles = _titles(metrics, bool(q.size), beta)
     parts = evaluate(r, options, groups)
     if q.size:
@@ -204,15 +213,16 @@ def report(
         for _ in range(bootstrap):
             weights = np.bincount(rng.integers(0, n, n), minlength=n).astype(np.int32)
             samples.append([_pick(part, titles) for part in evaluate(r, options, groups, weights)])
-        tails = (0.5 - level / 2, 0.5 + level / 2)
         intervals = [
-            {name: np.quantile([s[i][name] for s in samples], tails, axis=0) for name in titles}
-            for i in range(len(named))
+            {name: interval(own[name], np.stack([s[i][name] for s in samples]), level) for name in titles}
+            for i, own in enumerate(named)
         ]
     averaged = "all labels" if labels == "all" else "the labels with a positive in Y_true"
-    notes = [f"{n} rows, {n_labels} labels; macro metrics average over {averaged}; 0/0 = 0"]
+    notes = [f"{n} rows, {width} labels; macro metrics average over {averaged}; 0/0 = 0"]
     if bootstrap and n:
-        notes.append(f"[ ]: {100 * level:g} % bootstrap intervals, {bootstrap} resamples of the rows")
+        notes.append(
+            f"[ ]: {100 * level:g} % bias-corrected bootstrap intervals, {bootstrap} resamples of the rows"
+        )
     return Report(
         ks=tuple(ks),
         values=named[0],
@@ -222,6 +232,21 @@ def report(
         notes=tuple(notes),
         titles=titles,
     )
+
+
+def interval(estimate: Floats, samples: Floats, level: float) -> Floats:
+    """Bias-corrected percentile intervals: estimates (K,), resamples (B, K) -> lower and upper ends (2, K).
+
+    Percentiles minus the bias of the resamples (their mean minus the estimate), within [0, 1] where the samples are.
+    The estimate is always inside.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: a bin without labels
+        ends = np.nanquantile(samples, (0.5 - level / 2, 0.5 + level / 2), axis=0)
+        ends = ends - np.nanmean(samples, axis=0) + estimate
+        bounded = np.nanmax(samples, axis=0, initial=0) <= 1
+    ends = np.where(bounded, np.clip(ends, 0, 1), ends)
+    return np.stack([np.minimum(ends[0], estimate), np.maximum(ends[1], estimate)])
 
 
 def _titles(metrics: Sequence[str] | None, with_propensity: bool, beta: float) -> dict[str, str]:

@@ -1,29 +1,32 @@
 """The sparse linear model: a small folder that opens at once and predicts exactly."""
 
-from xmc_fast.model._tensors import ModelFormatError
-from xmc_fast.model.calibrate import Calibration, is_relevant
-from xmc_fast.model.describe import ModelDescription, describe_model, weight_counts
-from xmc_fast.model.interop import from_liblinear, from_npz
-from xmc_fast.model.predict import merge_topk
-from xmc_fast.model.sparse import SparseModel
-from xmc_fast.model.storage import (
+from xmc_fast._folder import ModelFormatError, is_model_folder
+from xmc_fast.model._calibrate import Calibration, is_relevant
+from xmc_fast.model._estimator import OneRow
+from xmc_fast.model._interop import from_liblinear, from_npz
+from xmc_fast.model._predict import merge_topk, top_csr
+from xmc_fast.model._sparse import SparseModel
+from xmc_fast.model._storage import (
     Block,
     block_indices,
-    is_model_folder,
+    block_path,
     read_block,
     read_manifest,
     write_block,
     write_manifest,
 )
-from xmc_fast.model.stream import predict_file, read_predictions, write_predictions
+from xmc_fast.model._stream import predict_file, read_predictions, write_pieces, write_predictions
+from xmc_fast.model._summary import ModelDescription, describe_model, weight_counts
 
 __all__ = [
     "Block",
     "Calibration",
     "ModelDescription",
     "ModelFormatError",
+    "OneRow",
     "SparseModel",
     "block_indices",
+    "block_path",
     "describe_model",
     "from_liblinear",
     "from_npz",
@@ -34,8 +37,10 @@ __all__ = [
     "read_block",
     "read_manifest",
     "read_predictions",
+    "top_csr",
     "weight_counts",
     "write_block",
     "write_manifest",
+    "write_pieces",
     "write_predictions",
 ]

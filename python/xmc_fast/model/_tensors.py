@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast._files import atomic_path
+from xmc_fast._folder import ModelFormatError
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -28,14 +29,11 @@ _DTYPES = {
     "I64": np.int64,
     "I32": np.int32,
     "U32": np.uint32,
+    "I16": np.int16,
     "U16": np.uint16,
     "U8": np.uint8,
     "I8": np.int8,
 }
-
-
-class ModelFormatError(ValueError):
-    """A model file is missing, damaged, truncated or of another format version."""
 
 
 def checksum(tensors: Tensors) -> str:

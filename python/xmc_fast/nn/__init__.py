@@ -3,50 +3,77 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+# ruff: noqa: F401
+if TYPE_CHECKING:  # for type checkers and the documentation: all of them are imported on first use
+    from xmc_fast.nn import (
+        fanin,
+        gather_dot,
+        losses,
+        ops,
+        optim,
+        rewire,
+        schedule,
+        sparse_input,
+        tokens,
+        train,
+        weighted_topk,
+    )
+    from xmc_fast.nn._bucket_network import BucketNetwork
+    from xmc_fast.nn._classifier import ExtremeClassifier, SparseClassifier
+    from xmc_fast.nn._declare import Declare, PrunedNetwork, UncompressedNetwork
+    from xmc_fast.nn._lightxml import LightXML
+    from xmc_fast.nn._lightxml_ensemble import LightXMLEnsemble
+    from xmc_fast.nn._mining import mined_squared_hinge
+    from xmc_fast.nn.fanin import (
+        DenseHeadSparseTail,
+        FixedFanInLinear,
+        GroupSharedLinear,
+        sparse_bce,
+        sparse_squared_hinge,
+    )
+    from xmc_fast.nn.rewire import Rewire
+    from xmc_fast.nn.sparse_input import CsrBatches, CsrRows, RowAdam, SparseInputLinear, csr_batches
+    from xmc_fast.nn.tokens import load_encoder, tokenize
+    from xmc_fast.nn.train import Trainer
 
 # Public name -> the module that defines it; modules are imported on first use.
 _LAZY = {
+    "BucketNetwork": "_bucket_network",
     "CsrBatches": "sparse_input",
     "CsrRows": "sparse_input",
-    "Declare": "declare",
+    "Declare": "_declare",
     "DenseHeadSparseTail": "fanin",
-    "ExtremeClassifier": "extreme",
+    "ExtremeClassifier": "_classifier",
     "FixedFanInLinear": "fanin",
     "GroupSharedLinear": "fanin",
-    "LightXML": "lightxml",
-    "LightXMLEnsemble": "lightxml_ensemble",
-    "PrunedNetwork": "declare",
+    "LightXML": "_lightxml",
+    "LightXMLEnsemble": "_lightxml_ensemble",
+    "PrunedNetwork": "_declare",
     "Rewire": "rewire",
     "RowAdam": "sparse_input",
-    "SparseClassifier": "classifier",
+    "SparseClassifier": "_classifier",
     "SparseInputLinear": "sparse_input",
     "Trainer": "train",
-    "UncompressedNetwork": "declare",
-    "classifier": "",
+    "UncompressedNetwork": "_declare",
     "csr_batches": "sparse_input",
-    "connections": "",
-    "cuda": "",
-    "declare": "",
-    "extreme": "",
     "fanin": "",
     "gather_dot": "",
-    "lightxml": "",
     "load_encoder": "tokens",
     "losses": "",
-    "masked": "",
-    "mined_squared_hinge": "mining",
-    "mining": "",
+    "mined_squared_hinge": "_mining",
     "ops": "",
     "optim": "",
-    "outputs": "",
     "rewire": "",
+    "schedule": "",
     "sparse_bce": "fanin",
     "sparse_input": "",
     "sparse_squared_hinge": "fanin",
     "tokenize": "tokens",
     "tokens": "",
     "train": "",
+    "weighted_topk": "",
 }
 
 __all__ = list(_LAZY)

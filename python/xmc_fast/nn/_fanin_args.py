@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 LOSSES = {"squared_hinge": 0, "bce": 1}
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-INDEX_BITS = {torch.uint16: 16, torch.int32: 32}
+INDEX_BITS = {torch.int16: 16, torch.uint16: 16, torch.int32: 32}
 
 
 class LossCall(NamedTuple):
@@ -28,14 +27,30 @@ class LossCall(NamedTuple):
     need_weight: bool
     need_bias: bool
 
-    def wants_bias(self) -> bool:
-        """Whether the gradient for the bias is asked for and exists."""
-        return self.need_bias and self.bias is not None
+    def bias_gradient(self) -> Tensor:
+        """Room for the gradient of the bias; empty if there is none or it is not needed."""
+        if self.bias is None or not self.need_bias:
+            return self.weight.new_empty(0)
+        return torch.empty_like(self.bias)
 
 
 def index_dtype(features: int) -> torch.dtype:
-    """uint16 as long as it can name every feature, else int32."""
-    return torch.uint16 if features <= 65536 else torch.int32
+    """int16 as long as 16 bits can name every feature, else int32.
+
+    A 16-bit index is unsigned, whatever torch thinks: feature 40,000 is stored as 40,000 - 65,536. (torch has
+    uint16, too, but cannot index with it, pickle it, or send it to other processes.)
+    """
+    return torch.int16 if features <= 65536 else torch.int32
+
+
+def feature_ids(indices: Tensor) -> Tensor:
+    """Index lists as int64.
+
+    >>> feature_ids(torch.tensor([3, -1], dtype=torch.int16)).tolist()
+    [3, 65535]
+    """
+    wide = indices.to(torch.int64)
+    return wide & 0xFFFF if indices.dtype == torch.int16 else wide
 
 
 def check_layer(features: int, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int) -> None:
@@ -48,7 +63,7 @@ def check_layer(features: int, weight: Tensor, indices: Tensor, bias: Tensor | N
     if tuple(indices.shape) != (groups, fan_in):
         raise ValueError(f"indices must have shape {(groups, fan_in)}, got {tuple(indices.shape)}")
     if indices.dtype not in INDEX_BITS:
-        raise ValueError(f"indices must be uint16 or int32, got {indices.dtype}")
+        raise ValueError(f"indices must be int16 or int32, got {indices.dtype}")
     if fan_in > features:
         raise ValueError(f"fan_in {fan_in} exceeds the {features} features")
     if bias is not None and tuple(bias.shape) != (labels,):
@@ -59,3 +74,8 @@ def check_rows(x: Tensor, name: str, columns: int | None = None) -> None:
     if x.dim() != 2 or (columns is not None and x.shape[1] != columns):
         wanted = "two dimensions" if columns is None else f"shape (batch, {columns})"
         raise ValueError(f"{name} must have {wanted}, got shape {tuple(x.shape)}")
+
+
+def check_topk(weight: Tensor, k: int) -> None:
+    if not 0 <= k <= weight.shape[0]:
+        raise ValueError(f"k must be in [0, {weight.shape[0]}], got {k}")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from xmc_fast import _core
-from xmc_fast._threads import resolve_threads
-from xmc_fast.nn._fanin_args import INDEX_BITS, LOSSES, TYPES, LossCall, check_layer, check_rows
+from xmc_fast.nn import _fanin_torch as plain
+from xmc_fast.nn._fanin_args import INDEX_BITS, LossCall, check_layer, check_rows, check_topk
+from xmc_fast.nn._operators import TYPES, threads_for
 
-_FLOPS_PER_THREAD = 2_000_000  # starting a thread costs about 20 us
 _LARGE = 1 << 20  # bytes from which page faults count
 
 
@@ -37,9 +37,8 @@ def layer_view(
     )
 
 
-def threads_for(products: int) -> int:
-    wanted = min(resolve_threads(None), torch.get_num_threads())
-    return max(1, min(wanted, products // _FLOPS_PER_THREAD))
+def _threads(products: int) -> int:
+    return threads_for(products, 2_000_000)
 
 
 def pointer(t: Tensor) -> tuple[int, int]:
@@ -58,7 +57,7 @@ def _matrix(t: Tensor) -> tuple[int, int, int]:
 
 def new_result(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Uninitialised. Large ones take memory that an earlier result has given back (at most 256 MiB wait for
-    that, see csrc/core/recycle.h): new memory costs a fifth of a forward pass in page faults."""
+    that, see csrc/core/buffer_pool.h): new memory costs a fifth of a forward pass in page faults."""
     size = math.prod(shape) * dtype.itemsize
     if size < _LARGE:
         return torch.empty(shape, dtype=dtype)
@@ -71,11 +70,6 @@ def _double(*tensors: Tensor | None) -> bool:
         if t is not None and t.dtype not in TYPES and t.dtype != torch.float64:
             raise ValueError(f"dtype must be float32, bfloat16, float16 or float64, got {t.dtype}")
     return any(t is not None and t.dtype == torch.float64 for t in tensors)
-
-
-def _label_features(indices: Tensor, labels: int, group: int) -> Tensor:
-    """Index list of every label, int64, (labels, fan_in)."""
-    return indices.to(torch.int64).repeat_interleave(group, 0)[:labels]
 
 
 def linear(x: Tensor, weight: Tensor, indices: Tensor, bias: Tensor | None, group_size: int) -> Tensor:
@@ -94,14 +88,12 @@ def _linear(
     batch, features = x.shape
     labels = weight.shape[0]
     if _double(x, weight, bias):
-        z = torch.einsum("bls,ls->bl", x[:, _label_features(indices, labels, group_size)], weight)
-        z = (z if bias is None else z + bias).to(x.dtype)
-        return (z.t() if transposed else z).contiguous()
+        return (plain.linear_t if transposed else plain.linear)(x, weight, indices, bias, group_size)
     x, weight, indices = _packed(x), weight.contiguous(), indices.contiguous()
     bias = None if bias is None else bias.contiguous()
     out = new_result((labels, batch) if transposed else (batch, labels), x.dtype)
     layer = layer_view(features, weight, indices, bias, labels, group_size)
-    threads = threads_for(batch * weight.numel())
+    threads = _threads(batch * weight.numel())
     _core.fanin_forward(layer, *_matrix(x), batch, *pointer(out), int(transposed), threads)
     return out
 
@@ -113,14 +105,11 @@ def grad_features(
     check_rows(grad, "grad", weight.shape[0])
     batch, labels = grad.shape
     if _double(grad, weight):
-        products = grad.unsqueeze(2) * weight
-        columns = _label_features(indices, labels, group_size).reshape(-1)
-        gx = grad.new_zeros(batch, features).index_add_(1, columns, products.reshape(batch, -1))
-        return gx.to(dtype)
+        return plain.grad_features(grad, weight, indices, group_size, features, dtype)
     grad, weight, indices = _packed(grad), weight.contiguous(), indices.contiguous()
     gx = grad.new_empty(batch, features, dtype=dtype)
     layer = layer_view(features, weight, indices, None, labels, group_size)
-    _core.fanin_grad_features(layer, *_matrix(grad), batch, *pointer(gx), threads_for(batch * weight.numel()))
+    _core.fanin_grad_features(layer, *_matrix(grad), batch, *pointer(gx), _threads(batch * weight.numel()))
     return gx
 
 
@@ -134,15 +123,13 @@ def grad_weights(
     if grad.shape[0] != batch:
         raise ValueError(f"grad has {grad.shape[0]} rows, x has {batch}")
     if _double(x, grad):
-        gw = torch.einsum("bls,bl->ls", x[:, _label_features(indices, labels, group_size)], grad)
-        gb = grad.sum(0) if with_bias else grad.new_empty(0)
-        return gw.to(dtype).contiguous(), gb.to(dtype)
+        return plain.grad_weights(x, grad, indices, group_size, with_bias, dtype)
     x, grad, indices = _packed(x), _packed(grad), indices.contiguous()
     gw = new_result((labels, fan_in), dtype)
     check_layer(features, gw, indices, None, group_size)
     gb = new_result((labels if with_bias else 0,), dtype)
     layer = layer_view(features, None, indices, None, labels, group_size)
-    threads = threads_for(batch * gw.numel())
+    threads = _threads(batch * gw.numel())
     _core.fanin_grad_weights(layer, *_matrix(x), *_matrix(grad), batch, *pointer(gw), *pointer(gb), threads)
     return gw, gb
 
@@ -167,7 +154,7 @@ def grad_sparse(
         values.detach().to(torch.float32).contiguous().numpy(),
     )
     layer = layer_view(x.shape[1], weight, indices, None, weight.shape[0], group_size)
-    threads = threads_for(2 * len(g[1]) * indices.shape[1])
+    threads = _threads(2 * len(g[1]) * indices.shape[1])
     gx = torch.empty_like(x)
     _core.fanin_grad_features_sparse(layer, *g, *pointer(gx), threads)
     labels, gw, gb = _core.fanin_grad_weights_sparse(layer, *pointer(x), *g, threads)
@@ -180,12 +167,12 @@ def loss(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check_rows(call.x, "x")
     check_layer(call.x.shape[1], call.weight, call.indices, call.bias, call.group_size)
     if _double(call.x, call.weight, call.bias):
-        return _loss_double(call)
+        return plain.loss(*call)
     x, weight, indices = call.x.contiguous(), call.weight.contiguous(), call.indices.contiguous()
     bias = None if call.bias is None else call.bias.contiguous()
     gx = torch.empty_like(x) if call.need_x else x.new_empty(0)
     gw = new_result(tuple(weight.shape), weight.dtype) if call.need_weight else weight.new_empty(0)
-    gb = torch.empty_like(bias) if bias is not None and call.need_bias else weight.new_empty(0)
+    gb = call.bias_gradient()
     value = _core.fanin_loss(
         layer_view(x.shape[1], weight, indices, bias, weight.shape[0], call.group_size),
         *pointer(x),
@@ -197,28 +184,9 @@ def loss(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         *pointer(gx),
         *pointer(gw),
         *pointer(gb),
-        threads_for(3 * x.shape[0] * weight.numel()),
+        _threads(3 * x.shape[0] * weight.numel()),
     )
     return torch.tensor(value, dtype=torch.float32), gx, gw, gb
-
-
-def _loss_double(call: LossCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x, weight, indices, bias, group_size = call[:5]
-    z = linear(x, weight, indices, bias, group_size)
-    y = torch.full_like(z, -1.0)
-    rows = torch.repeat_interleave(torch.arange(x.shape[0]), call.crow.diff().to(torch.int64))
-    y[rows, call.col.to(torch.int64)] = 1.0
-    if call.loss == LOSSES["squared_hinge"]:
-        margin = (1 - y * z).clamp(min=0)
-        value, g = (margin * margin).sum(), -2 * y * margin
-    else:
-        value, g = torch.nn.functional.softplus(-y * z).sum(), -y * torch.sigmoid(-y * z)
-    g = g * call.scale
-    gx = x.new_empty(0)
-    if call.need_x:
-        gx = grad_features(g, weight, indices, group_size, x.shape[1], x.dtype)
-    gw, gb = grad_weights(x, g, indices, group_size, call.wants_bias(), weight.dtype)
-    return call.scale * value, gx, gw if call.need_weight else weight.new_empty(0), gb
 
 
 def topk(
@@ -226,18 +194,13 @@ def topk(
 ) -> tuple[Tensor, Tensor]:
     check_rows(x, "x")
     check_layer(x.shape[1], weight, indices, bias, group_size)
-    if not 0 <= k <= weight.shape[0]:
-        raise ValueError(f"k must be in [0, {weight.shape[0]}], got {k}")
+    check_topk(weight, k)
     if _double(x, weight, bias):
-        z = linear(x, weight, indices, bias, group_size)
-        scores, ids = torch.sort(z, dim=1, descending=True, stable=True)
-        return scores[:, :k].contiguous(), ids[:, :k].contiguous()
+        return plain.topk(x, weight, indices, bias, group_size, k)
     x, weight, indices = x.contiguous(), weight.contiguous(), indices.contiguous()
     bias = None if bias is None else bias.contiguous()
     layer = layer_view(x.shape[1], weight, indices, bias, weight.shape[0], group_size)
-    scores_, ids_ = _core.fanin_topk(
-        layer, *pointer(x), x.shape[0], k, threads_for(x.shape[0] * weight.numel())
-    )
+    scores_, ids_ = _core.fanin_topk(layer, *pointer(x), x.shape[0], k, _threads(x.shape[0] * weight.numel()))
     shape = (x.shape[0], k)
     scores = torch.from_numpy(scores_).reshape(shape).to(x.dtype)
     return scores, torch.from_numpy(ids_).reshape(shape).to(torch.int64)

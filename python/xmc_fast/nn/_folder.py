@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmc_fast._files import write_text
-from xmc_fast.model._tensors import ModelFormatError, read_tensors, write_tensors
-from xmc_fast.model.storage import MANIFEST, replace_folder
+from xmc_fast._folder import read_manifest, replace_folder, write_manifest
+from xmc_fast.model._tensors import read_tensors, write_tensors
 
 WEIGHTS = "weights.safetensors"
-VERSION = 1
 
 
 def save_folder(
@@ -38,29 +35,16 @@ def save_folder(
         if t.dtype in (torch.bfloat16, torch.bool):  # numpy or the format has none
             t = t.view(torch.uint16) if t.dtype == torch.bfloat16 else t.to(torch.uint8)
         arrays[name] = t.numpy()
-    text = {"format": kind, "format_version": VERSION, **manifest, "dtypes": dtypes}
     with replace_folder(directory) as folder:
         write_tensors(folder / WEIGHTS, arrays, {"format": kind})
         if more is not None:
             more(folder)
-        write_text(folder / MANIFEST, json.dumps(text, indent=1, allow_nan=False) + "\n")
+        write_manifest(folder, kind, {**manifest, "dtypes": dtypes})
 
 
 def load_folder(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Manifest and tensors of a folder that `save_folder` wrote, every byte checked."""
-    path = Path(directory) / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFormatError(f"{path}: file is missing (not a model folder?)") from None
-    except ValueError as error:
-        raise ModelFormatError(f"{path}: truncated or damaged, not JSON ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != kind:
-        raise ModelFormatError(f"{path}: not a model of format {kind!r}")
-    if manifest.get("format_version") != VERSION:
-        raise ModelFormatError(
-            f"{path}: format version {manifest.get('format_version')}, this package reads {VERSION}"
-        )
+    manifest = read_manifest(directory, kind, required=("dtypes",))
     arrays, _ = read_tensors(Path(directory) / WEIGHTS, map_file=False, verify=True)
     tensors = {}
     for name, array in arrays.items():

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from xmc_fast import metrics
 from xmc_fast._arrays import Csr, to_scipy
 from xmc_fast.nn._lightxml_net import LightXMLNet
 from xmc_fast.nn.tokens import Tokens, pad_rows
-from xmc_fast.nn.train import Trainer
-
-if TYPE_CHECKING:
-    from xmc_fast.nn.lightxml import LightXML
+from xmc_fast.nn.train import Trainer, Validate, autocast
 
 History = list[dict[str, float]]
-Validate = Callable[[nn.Module], dict[str, float]]
 
 
 def by_place(y: Csr, order: npt.NDArray[np.int32]) -> Csr:
@@ -36,7 +32,7 @@ def by_place(y: Csr, order: npt.NDArray[np.int32]) -> Csr:
 
 
 class Vectors:
-    """The [CLS] states of texts from a frozen encoder, (n, width) in memory; each computed when first asked for."""
+    """The [CLS] states of texts from a frozen encoder, (n, width) in memory; each computed when first needed."""
 
     def __init__(self, net: LightXMLNet, tokens: Tokens, precision: str) -> None:
         self.net, self.tokens, self.precision = net, tokens, precision
@@ -49,35 +45,53 @@ class Vectors:
         if len(new):
             training, device = self.net.training, self.net.offsets.device
             inputs = {name: t.to(device) for name, t in self.tokens.batch(new).items()}
-            dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
-            with torch.autocast(device.type, dtype, enabled=self.precision != "fp32"):
+            with autocast(self.precision, device):
                 self.rows[new] = self.net.eval().represent(inputs).float().cpu()
             self.net.train(training)
             self.known[new] = True
         return self.rows[rows]
 
 
+@dataclass(frozen=True)
 class Data:
-    """Texts as tokens, their positives by place, and (for static negatives) fixed clusters per text.
+    """Texts as tokens and their positives by place.
 
-    With ``vectors``, batches hold those in place of the tokens.
+    With ``static`` (n, beam; best first) the negatives of each text come from these clusters. With ``vectors``
+    batches hold those in place of the tokens.
     """
 
-    def __init__(self, tokens: Tokens, y: Csr, offsets: npt.NDArray[np.int64], beam: int) -> None:
-        self.tokens, self.y = tokens, y
-        self.n_clusters = len(offsets) - 1
-        self.beam = min(beam, self.n_clusters)
-        self.static: npt.NDArray[np.int64] | None = None  # (n, beam), best first
-        self.vectors: Vectors | None = None
-        self.sizes = np.diff(offsets)
-        cluster = np.searchsorted(offsets[1:], y.indices, side="right")
-        new = np.ones(len(cluster), np.int64)  # the first label of its cluster in its row
-        new[1:] = cluster[1:] != cluster[:-1]
-        starts = y.indptr[:-1][np.diff(y.indptr) > 0]
-        new[starts] = 1
-        self.cluster_counts = np.bincount(cluster[new == 1], minlength=self.n_clusters)  # texts
-        sums = np.concatenate([[0], np.cumsum(new)])
-        self.true_clusters = sums[y.indptr[1:]] - sums[y.indptr[:-1]]
+    tokens: Tokens
+    y: Csr
+    offsets: npt.NDArray[np.int64]
+    beam: int
+    static: npt.NDArray[np.int64] | None = None
+    vectors: Vectors | None = None
+
+    @property
+    def n_clusters(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def cluster_firsts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The cluster of each positive, and whether it is the first of its cluster in its row."""
+        cluster = np.searchsorted(self.offsets[1:], self.y.indices, side="right")
+        first = np.ones(len(cluster), np.bool_)
+        first[1:] = cluster[1:] != cluster[:-1]
+        first[self.y.indptr[:-1][np.diff(self.y.indptr) > 0]] = True
+        return cluster, first
+
+    @cached_property
+    def cluster_counts(self) -> npt.NDArray[np.int64]:
+        """Texts of each cluster."""
+        cluster, first = self.cluster_firsts
+        return np.bincount(cluster[first], minlength=self.n_clusters)
+
+    @cached_property
+    def true_clusters(self) -> npt.NDArray[np.int64]:
+        """Clusters of each text."""
+        sums = np.concatenate([[0], np.cumsum(self.cluster_firsts[1])])
+        counts: npt.NDArray[np.int64] = sums[self.y.indptr[1:]] - sums[self.y.indptr[:-1]]
+        return counts
 
     def fetch(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
         """A batch; ``k`` clusters are enough for the ``beam`` best and for every positive."""
@@ -143,93 +157,99 @@ def optimizers(net: Any, *, lr: float, head_lr: float, weight_decay: float) -> l
     return result
 
 
-def run(
-    model: LightXML,
-    data: Data,
-    validate: Validate | None,
-    *,
-    checkpoint: str | os.PathLike[str] | None,
-    checkpoint_every: int | None,
-    log: str | os.PathLike[str] | None,
-) -> History:
-    """Train ``model.net_``; with static negatives the generator first, then the discriminator."""
-    net: LightXMLNet = model.net_
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; ``trainer`` makes the training loop for (optimizers, name of the phase, changed settings)."""
+
+    trainer: Callable[..., Trainer]
+    negatives: str
+    epochs: int
+    warmup_epochs: int
+    cooldown_epochs: int
+    lr: float
+    head_lr: float
+    weight_decay: float
+    precision: str
+    batch_size: int
+    random_state: int
+
+
+def run(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
+    """Train the network in place, phase by phase."""
     _start_at_frequencies(net, data)
+    if how.negatives == "random" and not net.flat:
+        draws = np.random.default_rng(how.random_state).random((data.tokens.n_texts, data.beam))
+        data = replace(data, static=_distinct(draws, data.n_clusters))
+    if net.flat or how.negatives in ("dynamic", "random"):
+        return _together(net, data, how, validate)
+    return _one_after_the_other(net, data, how, validate)
 
-    def train(
-        loss: Any,
-        validate: Validate | None,
-        suffix: str = "",
-        *,
-        epochs: int = model.epochs,
-        swa: bool = True,
-    ) -> History:
-        if not epochs:
-            return []
-        trainer = Trainer(
-            partial(
-                optimizers,
-                lr=model.lr,
-                head_lr=model.head_lr or model.lr,
-                weight_decay=model.weight_decay,
-            ),
-            epochs=epochs,
-            batch_size=model.batch_size,
-            precision=model.precision,
-            swa_start=model.swa_start if swa else None,
-            checkpoint=f"{os.fspath(checkpoint)}{suffix}" if checkpoint else None,
-            checkpoint_every=checkpoint_every,
-            log=f"{os.fspath(log)}{suffix}" if log else None,
-            device=net.offsets.device,
-            seed=model.random_state,
-            show_progress=model.show_progress,
-        )
-        return trainer.fit(net, loss, data.tokens.n_texts, data.fetch, validate, data.tokens.lengths)
 
-    def heads_alone(loss: Any, validate: Validate | None, suffix: str, epochs: int) -> History:
-        net.encoder.requires_grad_(False)
-        data.vectors = Vectors(net, data.tokens, model.precision)
-        history = train(loss, validate, suffix, epochs=epochs, swa=False)
-        data.vectors = None
-        net.encoder.requires_grad_(True)
-        return history
+def _together(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
+    """Generator and discriminator, with the heads alone before and after."""
+    history = _heads(
+        net, data, how, both_losses, None if how.epochs else validate, "warmup", how.warmup_epochs
+    )
+    history += _train(net, data, how, both_losses, validate, "", how.epochs)
+    cooldown = how.cooldown_epochs if how.epochs else 0
+    return history + _heads(net, data, how, both_losses, validate, "cooldown", cooldown)
 
-    def warm_up(loss: Any) -> History:
-        last = None if model.epochs else validate
-        return heads_alone(loss, last, ".warmup", model.warmup_epochs)
 
-    if model.negatives == "random" and not net.flat:
-        draws = np.random.default_rng(model.random_state).random((data.tokens.n_texts, data.beam))
-        data.static = _distinct(draws, data.n_clusters)
-    if net.flat or model.negatives in ("dynamic", "random"):
-        history = warm_up(both_losses) + train(both_losses, validate)
-        cooldown = model.cooldown_epochs if model.epochs else 0
-        return history + heads_alone(both_losses, validate, ".cooldown", cooldown)
-    history = warm_up(recall_only) + train(recall_only, None, ".recall")
-    vectors = Vectors(net, data.tokens, model.precision)
-    data.static = _recalled(net, data, vectors, 4 * model.batch_size)
-    if model.negatives == "static_copy":
+def _one_after_the_other(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
+    """Static negatives: the generator first, then the discriminator on the clusters that it recalls."""
+    history = _heads(
+        net, data, how, recall_only, None if how.epochs else validate, "warmup", how.warmup_epochs
+    )
+    history += _train(net, data, how, recall_only, None, "recall", how.epochs)
+    vectors = Vectors(net, data.tokens, how.precision)
+    data = replace(data, static=_recalled(net, data, vectors, 4 * how.batch_size))
+    if how.negatives == "static_copy":
         net.add_rank_encoder()
     else:
-        data.vectors = vectors  # the encoder does not change any more
-    for part in (net.encoder, net.generator):
+        data = replace(data, vectors=vectors)  # the encoder does not change any more
+    with frozen(net.encoder, net.generator):
+        return history + _train(net, data, how, rank_only, validate, "", how.warmup_epochs + how.epochs)
+
+
+def _heads(
+    net: LightXMLNet, data: Data, how: Recipe, loss: Any, validate: Validate | None, phase: str, epochs: int
+) -> History:
+    """Everything but the encoder, on vectors that are computed once."""
+    data = replace(data, vectors=Vectors(net, data.tokens, how.precision)) if epochs else data
+    with frozen(net.encoder):
+        return _train(net, data, how, loss, validate, phase, epochs, swa_start=None)
+
+
+def _train(
+    net: LightXMLNet,
+    data: Data,
+    how: Recipe,
+    loss: Any,
+    validate: Validate | None,
+    phase: str,
+    epochs: int,
+    **changes: Any,
+) -> History:
+    """One phase through the common loop."""
+    if not epochs:
+        return []
+    if validate is None:
+        changes["patience"] = None
+    made = partial(optimizers, lr=how.lr, head_lr=how.head_lr, weight_decay=how.weight_decay)
+    trainer = how.trainer(made, phase, epochs=epochs, **changes)
+    return trainer.fit(net, loss, data.tokens.n_texts, data.fetch, validate, data.tokens.lengths)
+
+
+@contextlib.contextmanager
+def frozen(*parts: nn.Module) -> Iterator[None]:
+    """Inside, these parts are not trained."""
+    for part in parts:
         part.requires_grad_(False)
-    history = history + train(rank_only, validate, epochs=model.warmup_epochs + model.epochs)
-    for part in (net.encoder, net.generator):
-        part.requires_grad_(True)
-    return history
-
-
-def validator(model: LightXML, texts: Sequence[str], y: Csr) -> Validate:
-    """P@1, 3, 5 on held-out texts, for the trainer."""
-    Y = to_scipy(y.indptr, y.indices, np.ones(len(y.indices), np.float32), y.shape)
-
-    def validate(_: nn.Module) -> dict[str, float]:
-        k = min(5, y.shape[1])
-        found = metrics.precision_at_k(Y, model.predict(texts, k), k=[i for i in (1, 3, 5) if i <= k])
-        return {f"p@{i}": float(value) for i, value in zip((1, 3, 5), found, strict=False)}
-
-    return validate
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.requires_grad_(True)
 
 
 def _start_at_frequencies(net: LightXMLNet, data: Data) -> None:
@@ -244,7 +264,7 @@ def _start_at_frequencies(net: LightXMLNet, data: Data) -> None:
         net.generator.bias.copy_(torch.from_numpy(odds.astype(np.float32)))
         if net.table is not None and net.table.bias:
             true = np.bincount(data.y.indices, minlength=len(net.table.rows)) + 0.5
-            shown = 2 * np.repeat(data.cluster_counts, data.sizes) + 1.5
+            shown = 2 * np.repeat(data.cluster_counts, np.diff(data.offsets)) + 1.5
             net.table.rows[:, -1] = torch.from_numpy(np.log(true / (shown - true)).astype(np.float32))
 
 

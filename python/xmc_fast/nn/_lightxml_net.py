@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from xmc_fast.nn.fanin import FixedFanInLinear
 from xmc_fast.nn.gather_dot import gather_dot
+from xmc_fast.nn.ops import feature_ids
 
 
 class LabelTable(nn.Module):
@@ -24,11 +25,18 @@ class LabelTable(nn.Module):
 
     With ``bias``, rows have one dim more, the label's bias, and vectors a 1 for it.
     With ``fan_in``, a label has weights for that many of the dims only (``group_size`` neighbours, hence labels of
-    one cluster, share them), as in :class:`xmc_fast.nn.FixedFanInLinear`.
+    one cluster, share them), as in `xmc_fast.nn.FixedFanInLinear`.
     """
 
     def __init__(
-        self, labels: int, dims: int, fan_in: int | None, group_size: int, seed: int, *, bias: bool = False
+        self,
+        labels: int,
+        dims: int,
+        fan_in: int | None,
+        group_size: int,
+        random_state: int,
+        *,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.fan: FixedFanInLinear | None = None
@@ -38,7 +46,9 @@ class LabelTable(nn.Module):
             with torch.no_grad():
                 nn.init.xavier_uniform_(self.rows[:, :dims])
         else:
-            self.fan = FixedFanInLinear(dims, labels, fan_in, group_size=group_size, bias=False, seed=seed)
+            self.fan = FixedFanInLinear(
+                dims, labels, fan_in, group_size=group_size, bias=False, random_state=random_state
+            )
 
     @property
     def weight(self) -> nn.Parameter:
@@ -51,11 +61,7 @@ class LabelTable(nn.Module):
             h = F.pad(h, (0, 1), value=1.0) if self.bias else h
             return gather_dot(h, self.weight, candidates)
         ids = candidates.clamp(min=0)
-        lists, group = self.fan.indices, ids // self.fan.group_size
-        if lists.dtype == torch.uint16:  # torch cannot index it
-            dims = (lists.view(torch.int16)[group].to(torch.int64) & 0xFFFF).flatten(1)
-        else:
-            dims = lists[group].to(torch.int64).flatten(1)
+        dims = feature_ids(self.fan.indices[ids // self.fan.group_size]).flatten(1)
         weights = F.embedding(ids, self.weight, sparse=True)  # (B, m, fan_in)
         values = h.float().gather(1, dims).reshape(weights.shape)
         return (weights * values).sum(-1) * (candidates >= 0)
@@ -82,7 +88,7 @@ class LightXMLNet(nn.Module):
         label_bias: bool = False,
         fan_in: int | None = None,
         group_size: int = 16,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -99,11 +105,36 @@ class LightXMLNet(nn.Module):
         self.most = int(offsets.diff().max())  # C
         if bottleneck is not None:
             self.bottleneck = nn.Linear(width, bottleneck)
-            self.table = LabelTable(int(offsets[-1]), bottleneck, fan_in, group_size, seed, bias=label_bias)
+            self.table = LabelTable(
+                int(offsets[-1]), bottleneck, fan_in, group_size, random_state, bias=label_bias
+            )
 
     @property
     def flat(self) -> bool:
         return self.table is None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Encoders as configuration and weights: transformers hooks local functions into them that no pickle takes."""
+        state = self.__dict__.copy()
+        state["_modules"] = dict(state["_modules"])
+        for name in ("encoder", "rank_encoder"):
+            encoder = state["_modules"].get(name)
+            if encoder is not None:
+                state["_modules"][name] = (encoder.config, encoder.state_dict(), encoder.training)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from transformers import AutoModel
+
+        for name, module in state["_modules"].items():
+            if isinstance(module, tuple):
+                config, weights, training = module
+                with torch.random.fork_rng([]):
+                    encoder = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+                dtype = next(iter(weights.values())).dtype
+                encoder.to(dtype if dtype.is_floating_point else torch.float32).load_state_dict(weights)
+                state["_modules"][name] = encoder.train(training)
+        self.__dict__.update(state)
 
     def add_rank_encoder(self) -> None:
         """Give the discriminator a copy of the encoder."""

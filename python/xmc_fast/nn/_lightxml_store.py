@@ -7,27 +7,23 @@ folder per member.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from xmc_fast._files import write_text
-from xmc_fast.model import ModelFormatError
+from xmc_fast._folder import ModelFormatError, read_manifest, replace_folder, write_manifest
 from xmc_fast.model._tensors import read_tensors, write_tensors
-from xmc_fast.model.storage import MANIFEST, replace_folder
 from xmc_fast.nn.tokens import Encoder
 
 if TYPE_CHECKING:
-    from xmc_fast.nn.lightxml import LightXML
-    from xmc_fast.nn.lightxml_ensemble import LightXMLEnsemble
+    from xmc_fast.nn._lightxml import LightXML
+    from xmc_fast.nn._lightxml_ensemble import LightXMLEnsemble
 
-FORMAT = "xmc_fast.lightxml"
-FORMAT_ENSEMBLE = "xmc_fast.lightxml_ensemble"
-VERSION = 1
+KIND = "lightxml"
+KIND_ENSEMBLE = "lightxml_ensemble"
 NETWORK = "network.safetensors"
 PARAMETERS = (
     "mode",
@@ -61,8 +57,6 @@ def save(model: LightXML, directory: str | os.PathLike[str]) -> None:
     arrays = {name: t.detach().cpu().numpy() for name, t in net.state_dict().items()}
     arrays["order"] = model.order_
     manifest = {
-        "format": FORMAT,
-        "format_version": VERSION,
         "n_labels": model.n_labels_,
         "params": {name: getattr(model, name) for name in PARAMETERS},
         "rank_encoder": net.rank_encoder is not None,
@@ -71,8 +65,8 @@ def save(model: LightXML, directory: str | os.PathLike[str]) -> None:
     with replace_folder(directory) as folder:
         net.encoder.config.save_pretrained(folder / "encoder")
         model.tokenizer_.save_pretrained(folder / "encoder")
-        write_tensors(folder / NETWORK, arrays, {"format": FORMAT})
-        write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_tensors(folder / NETWORK, arrays, {"format": KIND})
+        write_manifest(folder, KIND, manifest)
 
 
 def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | torch.device) -> LightXML:
@@ -80,7 +74,7 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     folder = Path(directory)
-    manifest = read_manifest(folder, FORMAT)
+    manifest = read_manifest(folder, KIND)
     arrays, _ = read_tensors(folder / NETWORK, map_file=False, verify=True)
     place = os.fspath(folder / "encoder")
     if not (folder / "encoder" / "config.json").is_file():
@@ -105,35 +99,16 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     return model
 
 
-def read_manifest(folder: Path, expected: str) -> dict[str, Any]:
-    """The manifest of a folder of that format."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFormatError(f"{path}: file is missing (not a model folder?)") from None
-    except ValueError as error:
-        raise ModelFormatError(f"{path}: truncated or damaged, not JSON ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != expected:
-        found = manifest.get("format") if isinstance(manifest, dict) else None
-        raise ModelFormatError(f"{path}: format {expected!r} expected, got {found!r}")
-    if manifest.get("format_version") != VERSION:
-        version = manifest.get("format_version")
-        raise ModelFormatError(f"{path}: format version {version}, this package reads {VERSION}")
-    return manifest
-
-
 def save_ensemble(ensemble: LightXMLEnsemble, directory: str | os.PathLike[str]) -> None:
     """Write the members as folders ``0``, ``1``, ..."""
-    manifest = {"format": FORMAT_ENSEMBLE, "format_version": VERSION, "members": len(ensemble.members)}
-    manifest["depth"] = ensemble.depth
     with replace_folder(directory) as folder:
         for i, member in enumerate(ensemble.members):
             member.save(folder / str(i))
-        write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        facts = {"members": len(ensemble.members), "depth": ensemble.depth}
+        write_manifest(folder, KIND_ENSEMBLE, facts)
 
 
 def read_ensemble(folder: Path) -> tuple[list[Path], int]:
     """The members' folders and the depth."""
-    manifest = read_manifest(folder, FORMAT_ENSEMBLE)
+    manifest = read_manifest(folder, KIND_ENSEMBLE)
     return [folder / str(i) for i in range(manifest["members"])], int(manifest["depth"])

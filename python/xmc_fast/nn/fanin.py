@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from xmc_fast import _arrays
 from xmc_fast.nn import ops
-
-
-class Seen(NamedTuple):
-    """A batch that went through a layer: its input, and the loss's gradient for a range of the outputs."""
-
-    x: Tensor  # (batch, in_features), detached
-    gradient: Callable[[int, int], Tensor]  # first, last -> (batch, last - first); after the backward pass
+from xmc_fast.nn._fanin_torch import entry_rows, label_losses
+from xmc_fast.nn._operators import call
+from xmc_fast.nn._recording import Seen, missing_connections, seen_loss, seen_output
 
 
 class FixedFanInLinear(nn.Module):
@@ -26,7 +22,7 @@ class FixedFanInLinear(nn.Module):
     Memory is ``out_features * fan_in`` weights and (16-bit, above 65,536 inputs 32-bit) indices instead of
     ``out_features * in_features`` weights. With ``group_size > 1`` that many neighbouring outputs share one
     index list: less index memory and faster, best when neighbours are related (see
-    :func:`xmc_fast.cluster.label_tree`).
+    `xmc_fast.cluster.label_tree`).
 
     Parameters
     ----------
@@ -40,17 +36,19 @@ class FixedFanInLinear(nn.Module):
         The output, (batch, out_features) as ever, then lies in memory as (out_features, batch), the order in
         which it is computed. Good for losses that work element by element, whose gradient keeps that order;
         not for those that run along a row, such as softmax.
-    seed : int
+    random_state : int
         Of the random connections; the weights follow torch's own generator.
 
     Attributes
     ----------
     weight : Parameter of shape (out_features, fan_in)
-    indices : buffer of shape (ceil(out_features / group_size), fan_in), uint16 or int32
+    indices : Tensor of shape (ceil(out_features / group_size), fan_in), see `xmc_fast.nn.ops.index_dtype`
+    connections : buffer of shape (ceil(out_features / group_size), bytes)
+        The bytes of ``indices``: every backend of torch.distributed sends bytes, few send 16-bit integers.
     bias : Parameter of shape (out_features,) or None
     record : list of Seen, or None
         When a list, every batch leaves what the gradients of missing connections are made of (see
-        :mod:`xmc_fast.nn.rewire`).
+        `xmc_fast.nn.rewire`).
 
     Examples
     --------
@@ -61,7 +59,7 @@ class FixedFanInLinear(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
-    indices: Tensor
+    connections: Tensor
     record: list[Seen] | None = None
     labels_first: bool = False
 
@@ -74,7 +72,7 @@ class FixedFanInLinear(nn.Module):
         group_size: int = 1,
         bias: bool = True,
         labels_first: bool = False,
-        seed: int = 0,
+        random_state: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -88,14 +86,19 @@ class FixedFanInLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.fan_in, self.group_size, self.labels_first = fan_in, group_size, labels_first
         groups = (out_features + group_size - 1) // group_size
-        indices = ops.random_indices(groups, in_features, fan_in, seed=seed)
-        self.register_buffer("indices", indices.to(device))
         self.weight = nn.Parameter(torch.empty(out_features, fan_in, device=device, dtype=dtype))
         if bias:
             self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
+        indices = ops.random_indices(groups, in_features, fan_in, random_state=random_state)
+        self.register_buffer("connections", indices.view(torch.uint8).to(self.weight.device))
         self.reset_parameters()
+
+    @property
+    def indices(self) -> Tensor:
+        """The connections as numbers: a view, (groups, fan_in)."""
+        return self.connections.view(ops.index_dtype(self.in_features))
 
     def reset_parameters(self) -> None:
         """Uniform weights in +-1/sqrt(fan_in), as nn.Linear does; the connections stay."""
@@ -113,8 +116,8 @@ class FixedFanInLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in_features) -> (..., out_features)"""
         rows = self._rows(x)
-        linear = ops.ops.fan_in_linear_t if self.labels_first else ops.ops.fan_in_linear
-        out: Tensor = linear(rows, self.weight, self.indices, self.bias, self.group_size)
+        name = "fan_in_linear_t" if self.labels_first else "fan_in_linear"
+        out: Tensor = call(name, rows, self.weight, self.indices, self.bias, self.group_size)
         out = out.t() if self.labels_first else out
         if self.record is not None and out.requires_grad:
             self.record.append(seen_output(rows, out))
@@ -168,13 +171,13 @@ class FixedFanInLinear(nn.Module):
         threshold: float = -1.0,
         strength: Tensor | None = None,
         candidates: Tensor | None = None,
-        seed: int = 0,
+        random_state: int = 0,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> Tensor:
         """Replace the weakest connections; returns the mask of new ones (groups, fan_in).
 
         In each index list the weakest ``fraction`` and all of strength <= ``threshold`` are replaced, see
-        :func:`xmc_fast.nn.ops.rewire_`. New weights are zero, and so is their state in ``optimizer``.
+        `xmc_fast.nn.ops.rewire_`. New weights are zero, and so is their state in ``optimizer``.
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction must be in [0, 1], got {fraction}")
@@ -188,7 +191,7 @@ class FixedFanInLinear(nn.Module):
             count=int(fraction * self.fan_in),
             threshold=threshold,
             candidates=None if candidates is None else candidates.cpu(),
-            seed=seed,
+            random_state=random_state,
         )
         with torch.no_grad():
             if self.weight.device.type != "cpu":
@@ -202,17 +205,17 @@ class FixedFanInLinear(nn.Module):
                         state[per_label] = 0
         return changed
 
-    # torch cannot pickle uint16 tensors outside torch.save: they travel as int16
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        if self.indices.dtype == torch.uint16:
-            state["_buffers"] = {**state["_buffers"], "indices": self.indices.view(torch.int16)}
-        return state
+    def missing(self, seen: Sequence[Seen], chunk: int = 1 << 22) -> Tensor:
+        """The missing connections of largest gradient, see `xmc_fast.nn._recording.missing_connections`."""
+        return missing_connections(self, seen, min(self.fan_in, self.in_features - self.fan_in), chunk)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if self.indices.dtype == torch.int16:
-            self._buffers["indices"] = self.indices.view(torch.uint16)
+    def mean_magnitude(self, values: Tensor) -> Tensor:
+        """|values|, shaped like the weights, as a mean over the labels of each group, (groups, fan_in)."""
+        groups = self.indices.shape[0]
+        sizes = torch.full((groups, 1), float(self.group_size))
+        if groups:  # the last one may have fewer labels
+            sizes[-1] = self.out_features - (groups - 1) * self.group_size
+        return ops.magnitude(values, self.group_size).cpu() / sizes
 
     def _rows(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:
@@ -220,21 +223,8 @@ class FixedFanInLinear(nn.Module):
         return x if x.dim() == 2 else x.reshape(-1, self.in_features)
 
 
-def seen_output(x: Tensor, out: Tensor) -> Seen:
-    """What a layer that makes ``out`` (batch, outputs) from x records: backward brings the gradient."""
-    kept: list[Tensor] = []
-    out.register_hook(lambda grad: kept.append(grad.detach()))  # type: ignore[no-untyped-call]
-
-    def gradient(first: int, last: int) -> Tensor:
-        if not kept:  # the loss did not depend on this output
-            return x.new_zeros(x.shape[0], last - first)
-        return kept[-1][:, first:last]
-
-    return Seen(x.detach(), gradient)
-
-
 class GroupSharedLinear(FixedFanInLinear):
-    """:class:`FixedFanInLinear` whose outputs share index lists in groups of 16 (8 to 64 are good sizes).
+    """`FixedFanInLinear` whose outputs share index lists in groups of 16 (8 to 64 are good sizes).
 
     >>> GroupSharedLinear(64, 100, fan_in=8).indices.shape
     torch.Size([7, 8])
@@ -270,7 +260,7 @@ class DenseHeadSparseTail(nn.Module):
         *,
         group_size: int = 1,
         bias: bool = True,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -289,7 +279,7 @@ class DenseHeadSparseTail(nn.Module):
         self.register_buffer("position", position)  # of a label in (head, tail)
         self.head = nn.Linear(in_features, len(ids), bias=bias)
         self.tail = FixedFanInLinear(
-            in_features, len(tail), fan_in, group_size=group_size, bias=bias, seed=seed
+            in_features, len(tail), fan_in, group_size=group_size, bias=bias, random_state=random_state
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -349,7 +339,7 @@ def sparse_bce(
     *,
     reduction: str = "batchmean",
 ) -> Tensor:
-    """Binary cross-entropy of ``layer(x)``, without the logits: see :func:`sparse_squared_hinge`.
+    """Binary cross-entropy of ``layer(x)``, without the logits: see `sparse_squared_hinge`.
 
     Examples
     --------
@@ -374,13 +364,10 @@ def _fused_loss(
         return _fan_in_loss(name, x, layer, crow, col, scale)
     # the head is dense and small; its targets leave the list of the tail
     position = layer.position.to(col.device)[col]
-    rows = torch.repeat_interleave(torch.arange(x.shape[0], device=col.device), crow.diff())
+    rows = entry_rows(crow, col.device)
     n_head = len(layer.head_labels)
     in_head = position < n_head
-    z = layer.head(x)
-    y = torch.full_like(z, -1.0)
-    y[rows[in_head].to(z.device), position[in_head].to(z.device)] = 1.0
-    head = (1 - y * z).clamp(min=0).square() if name == "squared_hinge" else nn.functional.softplus(-y * z)
+    head, _ = label_losses(name, layer.head(x), rows[in_head], position[in_head])
     counts = torch.bincount(rows[~in_head], minlength=x.shape[0])
     tail_crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     tail = _fan_in_loss(name, x, layer.tail, tail_crow, position[~in_head] - n_head, scale)
@@ -393,7 +380,8 @@ def _fan_in_loss(
     grad = torch.is_grad_enabled()
     if layer.record is not None and grad:
         layer.record.append(seen_loss(name, x.detach(), layer, crow, col, scale))
-    loss: Tensor = ops.ops.fan_in_loss(
+    loss: Tensor = call(
+        "fan_in_loss",
         x,
         layer.weight,
         layer.indices,
@@ -408,33 +396,6 @@ def _fan_in_loss(
         grad and layer.bias is not None and layer.bias.requires_grad,
     )[0]
     return loss
-
-
-def label_range(
-    layer: FixedFanInLinear, x: Tensor, crow: Tensor, col: Tensor, first: int, last: int
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Logits (batch, last - first) of a range of labels that starts with a group, and where its targets are."""
-    lists = slice(first // layer.group_size, -(-last // layer.group_size))
-    bias = None if layer.bias is None else layer.bias.detach()[first:last]
-    z: Tensor = ops.ops.fan_in_linear(
-        x, layer.weight.detach()[first:last], layer.indices[lists], bias, layer.group_size
-    )
-    inside = (col >= first) & (col < last)
-    rows = torch.repeat_interleave(torch.arange(x.shape[0], device=col.device), crow.diff())
-    return z, (rows[inside].to(z.device), col[inside].to(z.device, torch.int64) - first)
-
-
-def seen_loss(name: str, x: Tensor, layer: FixedFanInLinear, crow: Tensor, col: Tensor, scale: float) -> Seen:
-    """What a fused loss records: the logits of a range of labels are computed again when they are asked for."""
-
-    def gradient(first: int, last: int) -> Tensor:
-        z, positive = label_range(layer, x, crow, col, first, last)
-        y = torch.full_like(z, -1.0)
-        y[positive] = 1.0
-        slope = 2 * (1 - y * z).clamp(min=0) if name == "squared_hinge" else torch.sigmoid(-y * z)
-        return -scale * y * slope
-
-    return Seen(x, gradient)
 
 
 def target_positions(x: Tensor, labels: int, targets: Any, reduction: str) -> tuple[Tensor, Tensor, float]:

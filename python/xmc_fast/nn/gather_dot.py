@@ -4,13 +4,12 @@
 
 Nothing of shape (batch, candidates, dims) is made, neither forward nor backward. The gradient for the table is
 sparse: one row per label that occurs. The CPU kernels (``csrc/gather``) give the same bits for any number of
-threads; float64 takes a slow path in plain torch (for gradcheck). The CUDA kernels are used where the package was
-built with them (see :mod:`xmc_fast.nn.cuda`); their speed on a GPU has not been measured.
+threads; float64 and devices without a kernel take plain torch. The CUDA kernels are used where the package was
+built with them; their speed on a GPU has not been measured.
 """
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,8 @@ import torch
 from torch import Tensor
 
 from xmc_fast import _core
-from xmc_fast._threads import resolve_threads
-from xmc_fast.nn.cuda import LIBRARY, device_of
-
-_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_FLOPS_PER_THREAD = 1_000_000  # starting a thread costs about 20 us
-
-_lib: Any = torch.library.Library("xmc_fast", "FRAGMENT")  # type: ignore[no-untyped-call]
-_lib.define("gather_dot(Tensor h, Tensor table, Tensor candidates, bool sparse_grad) -> Tensor")
-_lib.define("gather_dot_grad_h(Tensor grad, Tensor table, Tensor candidates) -> Tensor")
-_lib.define("gather_dot_grad_rows(Tensor grad, Tensor h, Tensor candidates, int labels) -> (Tensor, Tensor)")
-
-ops = torch.ops.xmc_fast
+from xmc_fast.nn._cuda import LIBRARY, STRUCTURES, Library, address, device_of
+from xmc_fast.nn._operators import TYPES, call, ops, register, threads_for, wide
 
 
 def gather_dot(h: Tensor, table: Tensor, candidates: Tensor, *, sparse_grad: bool = True) -> Tensor:
@@ -55,12 +44,12 @@ def gather_dot(h: Tensor, table: Tensor, candidates: Tensor, *, sparse_grad: boo
     >>> gather_dot(torch.tensor([[2.0, 3.0]]), table, torch.tensor([[2, 0, -1]]))
     tensor([[5., 2., 0.]])
     """
-    scores: Tensor = ops.gather_dot(h, table, candidates, sparse_grad)
+    scores: Tensor = call("gather_dot", h, table, candidates, sparse_grad)
     return scores
 
 
 def _check(rows: Tensor, table: Tensor | None, candidates: Tensor, name: str) -> None:
-    if rows.dim() != 2 or (rows.dtype not in _TYPES and rows.dtype != torch.float64):
+    if rows.dim() != 2 or (rows.dtype not in TYPES and rows.dtype != torch.float64):
         raise ValueError(f"{name} must be a matrix of floats, got {rows.dtype} of shape {tuple(rows.shape)}")
     if candidates.dtype != torch.int64 or candidates.dim() != 2 or candidates.shape[0] != rows.shape[0]:
         raise ValueError(
@@ -77,13 +66,37 @@ def _check(rows: Tensor, table: Tensor | None, candidates: Tensor, name: str) ->
         raise ValueError(f"grad must have shape {tuple(candidates.shape)}, got {tuple(rows.shape)}")
 
 
-def _threads(products: int) -> int:
-    wanted = min(resolve_threads(None), torch.get_num_threads())
-    return max(1, min(wanted, products // _FLOPS_PER_THREAD))
-
-
 def _shape(candidates: Tensor, dims: int, labels: int) -> tuple[int, int, int, int, int]:
     return *candidates.shape, dims, labels, candidates.data_ptr()
+
+
+def _threads(candidates: Tensor, dims: int) -> int:
+    return threads_for(candidates.numel() * dims, 1_000_000)
+
+
+# ---- plain torch
+
+
+def _picked(table: Tensor, candidates: Tensor, kind: torch.dtype) -> Tensor:
+    """Rows of the table, (batch, width, dims), zeros at padding."""
+    return table.to(kind)[candidates.clamp(min=0)] * (candidates >= 0).unsqueeze(2)
+
+
+def _plain_forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
+    kind = wide(h, table)
+    return torch.einsum("bd,bjd->bj", h.to(kind), _picked(table, candidates, kind))
+
+
+def _plain_grad_h(grad: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
+    kind = wide(grad, table)
+    return torch.einsum("bj,bjd->bd", grad.to(kind), _picked(table, candidates, kind))
+
+
+def _plain_grad_rows(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tuple[Tensor, Tensor]:
+    kept, kind = candidates >= 0, wide(grad, h)
+    found, place = candidates[kept].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    products = (grad.to(kind).unsqueeze(2) * h.to(kind).unsqueeze(1))[kept]
+    return found, products.new_zeros(len(found), h.shape[1]).index_add_(0, place, products)
 
 
 # ---- CPU
@@ -91,41 +104,35 @@ def _shape(candidates: Tensor, dims: int, labels: int) -> tuple[int, int, int, i
 
 def _forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
     _check(h, table, candidates, "h")
-    if torch.float64 in (h.dtype, table.dtype):
-        picked = table[candidates.clamp(min=0)] * (candidates >= 0).unsqueeze(2)
-        return torch.einsum("bd,bjd->bj", h.to(picked.dtype), picked)
+    if wide(h, table) == torch.float64:
+        return _plain_forward(h, table, candidates, sparse_grad)
     h, table, candidates = h.float().contiguous(), table.contiguous(), candidates.contiguous()
     scores = h.new_empty(candidates.shape)
     shape = _shape(candidates, h.shape[1], table.shape[0])
-    threads = _threads(candidates.numel() * h.shape[1])
+    threads = _threads(candidates, h.shape[1])
     _core.gather_dot(*shape, h.data_ptr(), table.data_ptr(), scores.data_ptr(), threads)
     return scores
 
 
 def _grad_h(grad: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
     _check(grad, table, candidates, "grad")
-    if torch.float64 in (grad.dtype, table.dtype):
-        picked = table[candidates.clamp(min=0)] * (candidates >= 0).unsqueeze(2)
-        return torch.einsum("bj,bjd->bd", grad.to(picked.dtype), picked)
+    if wide(grad, table) == torch.float64:
+        return _plain_grad_h(grad, table, candidates)
     grad, table, candidates = grad.float().contiguous(), table.contiguous(), candidates.contiguous()
-    dims = table.shape[1]
-    gh = grad.new_empty(len(grad), dims)
-    shape = _shape(candidates, dims, table.shape[0])
-    threads = _threads(candidates.numel() * dims)
+    gh = grad.new_empty(len(grad), table.shape[1])
+    shape = _shape(candidates, table.shape[1], table.shape[0])
+    threads = _threads(candidates, table.shape[1])
     _core.gather_dot_grad_h(*shape, grad.data_ptr(), table.data_ptr(), gh.data_ptr(), threads)
     return gh
 
 
 def _grad_rows(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tuple[Tensor, Tensor]:
     _check(h, None, candidates, "h")
-    if torch.float64 in (grad.dtype, h.dtype):
-        kept = candidates >= 0
-        found, place = candidates[kept].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        products = (grad.unsqueeze(2) * h.unsqueeze(1))[kept]
-        return found, products.new_zeros(len(found), h.shape[1]).index_add_(0, place, products)
+    if wide(grad, h) == torch.float64:
+        return _plain_grad_rows(grad, h, candidates, labels)
     grad, h, candidates = grad.float().contiguous(), h.float().contiguous(), candidates.contiguous()
     shape = _shape(candidates, h.shape[1], labels)
-    threads = _threads(candidates.numel() * h.shape[1])
+    threads = _threads(candidates, h.shape[1])
     found, rows = _core.gather_dot_grad_rows(*shape, grad.data_ptr(), h.data_ptr(), threads)
     return torch.from_numpy(found), torch.from_numpy(rows).reshape(len(found), h.shape[1])
 
@@ -133,21 +140,17 @@ def _grad_rows(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tupl
 # ---- fake kernels: shapes and dtypes only
 
 
-def _out_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    return torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
-
-
 def _forward_fake(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
-    return h.new_empty(candidates.shape, dtype=_out_dtype(h, table))
+    return h.new_empty(candidates.shape, dtype=wide(h, table))
 
 
 def _grad_h_fake(grad: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
-    return grad.new_empty(grad.shape[0], table.shape[1], dtype=_out_dtype(grad, table))
+    return grad.new_empty(grad.shape[0], table.shape[1], dtype=wide(grad, table))
 
 
 def _grad_rows_fake(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tuple[Tensor, Tensor]:
     n = torch.library.get_ctx().new_dynamic_size()
-    return candidates.new_empty(n), h.new_empty(n, h.shape[1], dtype=_out_dtype(grad, h))
+    return candidates.new_empty(n), h.new_empty(n, h.shape[1], dtype=wide(grad, h))
 
 
 # ---- autograd
@@ -178,38 +181,18 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 # ---- CUDA
 
 
-class _Job(ctypes.Structure):
-    """CudaGatherDot of csrc/gather/gather_dot_cuda.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("batch", "width", "dims")),
-        *((name, ctypes.c_void_p) for name in ("candidates", "h", "table")),
-        *((name, ctypes.c_int32) for name in ("h_type", "table_type")),
-    )
-
-
 class CudaGatherDot:
     """The operators over the compiled library at ``path``. Candidates are not checked against the table."""
 
     def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
-        pointer = ctypes.c_void_p
-        self._functions = {}
-        for name, arguments in (
-            ("dot", [pointer, pointer]),
-            ("dot_grad_h", [pointer, pointer, pointer]),
-            ("dot_grad_rows", [pointer, pointer, ctypes.c_int64, pointer, pointer, pointer]),
-        ):
-            function = getattr(library, f"xmc_gather_{name}")
-            function.argtypes, function.restype = [*arguments, pointer], ctypes.c_int
-            self._functions[name] = function
+        self._run = Library(path).run
 
     def forward(self, h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
         _check(h, table, candidates, "h")
         h, table, candidates = h.contiguous(), table.contiguous(), candidates.contiguous()
         with device_of(h):
             scores = h.new_empty(candidates.shape, dtype=torch.float32)
-            self._run("dot", h, self._job(candidates, h.shape[1], h, table), scores)
+            self._run("gather_dot", h, self._job(candidates, h.shape[1], h, table), scores)
         return scores
 
     def grad_h(self, grad: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
@@ -217,7 +200,7 @@ class CudaGatherDot:
         grad, table, candidates = grad.float().contiguous(), table.contiguous(), candidates.contiguous()
         with device_of(grad):
             gh = grad.new_empty(len(grad), table.shape[1])
-            self._run("dot_grad_h", grad, self._job(candidates, table.shape[1], None, table), grad, gh)
+            self._run("gather_dot_grad_h", grad, self._job(candidates, table.shape[1], None, table), grad, gh)
         return gh
 
     def grad_rows(self, grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tuple[Tensor, Tensor]:
@@ -231,33 +214,38 @@ class CudaGatherDot:
             starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
             rows = h.new_empty(len(found), h.shape[1], dtype=torch.float32)
             job = self._job(candidates, h.shape[1], h, None)
-            self._run("dot_grad_rows", h, job, grad, len(found), starts, places, rows)
+            self._run("gather_dot_grad_rows", h, job, grad, len(found), starts, places, rows)
         return found, rows
 
-    def _job(self, candidates: Tensor, dims: int, h: Tensor | None, table: Tensor | None) -> _Job:
-        pointers = (0 if t is None else t.data_ptr() for t in (h, table))
-        types = (0 if t is None else _TYPES[t.dtype] for t in (h, table))
-        return _Job(*candidates.shape, dims, candidates.data_ptr(), *pointers, *types)
-
-    def _run(self, name: str, like: Tensor, job: _Job, *arguments: Any) -> None:
-        stream = torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0
-        ready = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-        status = self._functions[name](ctypes.byref(job), *ready, stream)
-        if status:
-            raise RuntimeError(f"CUDA kernel gather_{name} could not be launched: error {status}")
+    def _job(self, candidates: Tensor, dims: int, h: Tensor | None, table: Tensor | None) -> Any:
+        types = (0 if t is None else TYPES[t.dtype] for t in (h, table))
+        return STRUCTURES["CudaGatherDot"](
+            *candidates.shape, dims, candidates.data_ptr(), address(h), address(table), *types
+        )
 
 
-_IMPLEMENTATIONS: dict[str, tuple[Any, Any]] = {
-    "gather_dot": (_forward, _forward_fake),
-    "gather_dot_grad_h": (_grad_h, _grad_h_fake),
-    "gather_dot_grad_rows": (_grad_rows, _grad_rows_fake),
-}
-for _name, (_cpu, _fake) in _IMPLEMENTATIONS.items():
-    _lib.impl(_name, _cpu, "CPU")
-    torch.library.register_fake(f"xmc_fast::{_name}", _fake, lib=_lib)
-torch.library.register_autograd("xmc_fast::gather_dot", _backward, setup_context=_setup, lib=_lib)
-if LIBRARY.is_file():
-    _cuda = CudaGatherDot(LIBRARY)
-    _lib.impl("gather_dot", _cuda.forward, "CUDA")
-    _lib.impl("gather_dot_grad_h", _cuda.grad_h, "CUDA")
-    _lib.impl("gather_dot_grad_rows", _cuda.grad_rows, "CUDA")
+# ---- registration
+
+_cuda = CudaGatherDot(LIBRARY) if LIBRARY.is_file() else None
+register(
+    "gather_dot(Tensor h, Tensor table, Tensor candidates, bool sparse_grad) -> Tensor",
+    cpu=_forward,
+    plain=_plain_forward,
+    fake=_forward_fake,
+    cuda=getattr(_cuda, "forward", None),
+    backward=(_backward, _setup),
+)
+register(
+    "gather_dot_grad_h(Tensor grad, Tensor table, Tensor candidates) -> Tensor",
+    cpu=_grad_h,
+    plain=_plain_grad_h,
+    fake=_grad_h_fake,
+    cuda=getattr(_cuda, "grad_h", None),
+)
+register(
+    "gather_dot_grad_rows(Tensor grad, Tensor h, Tensor candidates, int labels) -> (Tensor, Tensor)",
+    cpu=_grad_rows,
+    plain=_plain_grad_rows,
+    fake=_grad_rows_fake,
+    cuda=getattr(_cuda, "grad_rows", None),
+)

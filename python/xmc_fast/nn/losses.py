@@ -15,12 +15,12 @@ reduction   h                          g_j                                      
 ==========  =========================  ======================================================  ==============
 
 A true label j is seen with probability p_j, independently (its propensity). Then a target whose mean over
-what is seen equals that of the complete labels makes the loss unbiased: :func:`unbiased_targets`. Such a loss
+what is seen equals that of the complete labels makes the loss unbiased: `unbiased_targets`. Such a loss
 can have no lower bound, so that training drives it to minus infinity; what to train with instead:
 
 - ``ova``: the surrogate, a convex bound of the unbiased 0-1 loss: positives weighted by 2/p - 1;
 - ``pal``: the unbiased loss itself, its weights y_j / p_j are not negative;
-- ``pal_n``: the upper bound, :func:`upper_bound_targets`;
+- ``pal_n``: the upper bound, `upper_bound_targets`;
 - ``ova_n``: nothing of this kind is known.
 """
 
@@ -118,7 +118,7 @@ def unbiased_targets(targets: Tensor, propensity: Tensor, *, normalized: bool) -
 def upper_bound_targets(targets: Tensor, propensity: Tensor) -> Tensor:
     """(y_j / p_j) / (1 + sum_{i != j} y_i / p_i): its mean is at least that of y_j / |y| (by Jensen's inequality).
 
-    Never negative and at most 1/p_j: little variance for some bias. Shapes as for :func:`unbiased_targets`.
+    Never negative and at most 1/p_j: little variance for some bias. Shapes as for `unbiased_targets`.
 
     >>> upper_bound_targets(torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([0.5, 1.0, 0.5]))
     tensor([[1.0000, 0.3333, 0.0000]])

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast.nn.fanin import Seen, seen_output
+from xmc_fast.nn._estimator import module_bytes
+from xmc_fast.nn._outputs import KINDS
+from xmc_fast.nn._recording import Seen, seen_output
 
 
 class MaskedLinear(nn.Linear):
@@ -23,7 +25,7 @@ class MaskedLinear(nn.Linear):
     in_features, out_features : int
     connections : int
         Used weights of the whole matrix.
-    seed : int
+    random_state : int
         Of the first mask.
 
     Examples
@@ -37,13 +39,19 @@ class MaskedLinear(nn.Linear):
     record: list[Seen] | None = None
 
     def __init__(
-        self, in_features: int, out_features: int, connections: int, *, bias: bool = True, seed: int = 0
+        self,
+        in_features: int,
+        out_features: int,
+        connections: int,
+        *,
+        bias: bool = True,
+        random_state: int = 0,
     ) -> None:
         super().__init__(in_features, out_features, bias=bias)
         cells = in_features * out_features
         if not 0 < connections <= cells:
             raise ValueError(f"connections must be in [1, {cells}], got {connections}")
-        chosen = torch.randperm(cells, generator=torch.Generator().manual_seed(seed))[:connections]
+        chosen = torch.randperm(cells, generator=torch.Generator().manual_seed(random_state))[:connections]
         self.register_buffer("mask", torch.zeros(out_features, in_features, dtype=torch.bool))
         self.mask.view(-1)[chosen] = True
         with torch.no_grad():  # as wide as the used inputs of a label allow
@@ -56,13 +64,17 @@ class MaskedLinear(nn.Linear):
             self.record.append(seen_output(input, out))
         return out
 
-    def missing(self, seen: Sequence[Seen], count: int) -> Tensor:
-        """The ``count`` unused cells of largest |gradient|, best first, as flat positions (count,) int64."""
+    def mean_magnitude(self, values: Tensor) -> Tensor:
+        """|values|: no two labels share a connection."""
+        return values.detach().abs()
+
+    def missing(self, seen: Sequence[Seen], chunk: int) -> Tensor:
+        """As many unused cells of largest |gradient| as there are used ones, best first: flat positions, int64."""
         gradient = torch.zeros_like(self.weight)
         for batch in seen:
             gradient.addmm_(batch.gradient(0, self.out_features).T, batch.x)
         strength = gradient.abs_().masked_fill_(self.mask, 0).view(-1)
-        best = torch.topk(strength, min(count, strength.numel()))
+        best = torch.topk(strength, min(int(self.mask.sum()), strength.numel()))
         return best.indices[best.values > 0]
 
     def rewire(
@@ -72,10 +84,10 @@ class MaskedLinear(nn.Linear):
         threshold: float = -1.0,
         strength: Tensor | None = None,
         candidates: Tensor | None = None,
-        seed: int = 0,
+        random_state: int = 0,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> Tensor:
-        """As :meth:`FixedFanInLinear.rewire`, over the whole matrix; returns the mask of new connections."""
+        """As `FixedFanInLinear.rewire`, over the whole matrix; returns the mask of new connections."""
         with torch.no_grad():
             mask = self.mask.view(-1)
             used = mask.nonzero().squeeze(1)
@@ -88,7 +100,7 @@ class MaskedLinear(nn.Linear):
             free = ~mask
             free[taken] = False
             rest = free.nonzero().squeeze(1)
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator().manual_seed(random_state)
             drawn = rest[torch.randperm(len(rest), generator=generator)[: count - len(taken)]]
             grown = torch.cat([taken, drawn])
             mask[pruned] = False
@@ -101,3 +113,17 @@ class MaskedLinear(nn.Linear):
                     if isinstance(state, Tensor) and state.shape == self.weight.shape:
                         state.view(-1)[cells] = 0
         return changed.view_as(self.mask)
+
+
+def stored_bytes(layer: nn.Module) -> int:
+    """Bytes needed to keep the layer: a mask turns into CSR (32-bit columns and weights, 64-bit offsets)."""
+    if isinstance(layer, MaskedLinear):
+        return int(layer.mask.sum()) * 8 + (layer.out_features + 1) * 8 + layer.out_features * 4
+    return module_bytes(layer)
+
+
+def _make(in_features: int, n_labels: int, fan_in: int, *, random_state: int, **_: object) -> MaskedLinear:
+    return MaskedLinear(in_features, n_labels, n_labels * fan_in, random_state=random_state)
+
+
+KINDS["masked"] = (_make, ("",))  # as an output of SparseClassifier, once this module is imported

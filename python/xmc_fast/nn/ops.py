@@ -2,16 +2,16 @@
 
     out[b, l] = bias[l] + sum_i x[b, indices[l // group_size, i]] * weight[l, i]
 
-Shapes: x (batch, features), weight (labels, fan_in), indices (ceil(labels / group_size), fan_in), uint16 or
-int32, bias (labels,) or None. x, weight and gradients may each be float32, bfloat16 or float16 with float32
-sums; float64 takes a slow reference path in plain torch (for gradcheck). The output has x's dtype.
+Shapes: x (batch, features), weight (labels, fan_in), indices (ceil(labels / group_size), fan_in), 16 bits (see
+`index_dtype`) or int32, bias (labels,) or None. x, weight and gradients may each be float32, bfloat16 or
+float16 with float32 sums; float64 takes plain torch (for gradcheck). The output has x's dtype.
 ``fan_in_linear_t`` gives the output as (labels, batch), the order in which it is computed: nothing has to be
 transposed. x and the output's gradient may be column-major (a ``.t()`` of such a matrix) for every operator.
 
-The operators have CPU kernels (``csrc/fanin``), fake kernels (torch.compile, export), autograd, and autocast
-(which casts x only: the weights need no copy, since every sum is float32 anyway). CUDA kernels are used where
-the package was built with them, see :mod:`xmc_fast.nn.cuda`. Results have the same bits for any number of
-threads; the number is the smaller one of ``torch.get_num_threads()`` and our own limit.
+The operators have CPU kernels (``csrc/fanin``), CUDA kernels where the package was built with them, plain torch
+for every other device, fake kernels (torch.compile, export), autograd, and autocast (of x only). Results have the
+same bits for any number of threads; the number is the smaller one of ``torch.get_num_threads()`` and our own
+limit.
 """
 
 from __future__ import annotations
@@ -21,35 +21,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xmc_fast.nn import _fanin_cpu, cuda
-from xmc_fast.nn._fanin_args import LOSSES, LossCall, index_dtype
-from xmc_fast.nn.connections import magnitude, random_indices, rewire_
+from xmc_fast.nn import _fanin_cpu, _fanin_torch
+from xmc_fast.nn._connections import magnitude, random_indices, rewire_
+from xmc_fast.nn._cuda import LIBRARY
+from xmc_fast.nn._fanin_args import LOSSES, LossCall, feature_ids, index_dtype
+from xmc_fast.nn._fanin_cuda import Kernels
+from xmc_fast.nn._operators import ops, register
 
-__all__ = ["HAS_CUDA", "LOSSES", "index_dtype", "magnitude", "ops", "random_indices", "rewire_"]
-
-_lib: Any = torch.library.Library("xmc_fast", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LAYER = "Tensor weight, Tensor indices, Tensor? bias, int group_size"
-_lib.define(f"fan_in_linear(Tensor x, {_LAYER}) -> Tensor")
-_lib.define(f"fan_in_linear_t(Tensor x, {_LAYER}) -> Tensor")
-_lib.define(
-    "fan_in_grad_features(Tensor grad, Tensor weight, Tensor indices, int group_size, int features,"
-    " ScalarType dtype) -> Tensor"
-)
-_lib.define(
-    "fan_in_grad_weights(Tensor x, Tensor grad, Tensor indices, int group_size, bool with_bias,"
-    " ScalarType dtype) -> (Tensor, Tensor)"
-)
-_lib.define(
-    "fan_in_grad_sparse(Tensor x, Tensor weight, Tensor indices, int group_size, Tensor crow, Tensor col,"
-    " Tensor values) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_lib.define(
-    f"fan_in_loss(Tensor x, {_LAYER}, Tensor crow, Tensor col, int loss, float scale,"
-    " bool need_x, bool need_weight, bool need_bias) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_lib.define(f"fan_in_topk(Tensor x, {_LAYER}, int k) -> (Tensor, Tensor)")
-
-ops = torch.ops.xmc_fast
+__all__ = [
+    "HAS_CUDA",
+    "LOSSES",
+    "feature_ids",
+    "index_dtype",
+    "magnitude",
+    "ops",
+    "random_indices",
+    "rewire_",
+]
 
 
 # ---- fake kernels: shapes and dtypes only
@@ -95,12 +83,11 @@ def _fake_grad_sparse(
 
 def _fake_loss(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     call = LossCall(*arguments)
-    x, weight, bias = call.x, call.weight, call.bias
+    x, weight = call.x, call.weight
     value = x.new_empty((), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
     gx = x.new_empty(x.shape if call.need_x else (0,))
     gw = weight.new_empty(weight.shape if call.need_weight else (0,))
-    gb = weight.new_empty(0) if bias is None or not call.need_bias else bias.new_empty(bias.shape)
-    return value, gx, gw, gb
+    return value, gx, gw, call.bias_gradient()
 
 
 def _fake_topk(
@@ -140,37 +127,38 @@ def _linear_t_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _loss_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
 
 
-def _loss_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _loss_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * len(LossCall._fields)
     # loss.backward() passes one: the gradients then need no copy
-    plain = type(grad) is Tensor and grad.device.type == "cpu" and float(grad) == 1.0
+    simple = type(grad) is Tensor and not torch._C._are_functorch_transforms_active()
+    plain = simple and grad.device.type == "cpu" and float(grad) == 1.0
     gx, gw, gb = (g if plain else g * grad.to(g.dtype) for g in ctx.saved_tensors)
     need_x, need_weight, _, need_bias = ctx.needs_input_grad[:4]
     none = (None,) * 8
     return gx if need_x else None, gw if need_weight else None, None, gb if need_bias else None, *none
 
 
-# ---- autocast: x in the autocast dtype, everything else as it is
-
-
-def _autocast(name: str, device: str) -> Any:
-    def cast(x: Tensor, *args: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            ready = x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
-            return getattr(ops, name)(ready, *args)
-
-    return cast
-
-
 # ---- registration
 
-
-def _implement(name: str, kernel: Any, key: str) -> None:
-    _lib.impl(f"fan_in_{name}", kernel, key)
-
-
+_LAYER = "Tensor weight, Tensor indices, Tensor? bias, int group_size"
+_SCHEMAS = {
+    "linear": f"(Tensor x, {_LAYER}) -> Tensor",
+    "linear_t": f"(Tensor x, {_LAYER}) -> Tensor",
+    "grad_features": "(Tensor grad, Tensor weight, Tensor indices, int group_size, int features,"
+    " ScalarType dtype) -> Tensor",
+    "grad_weights": "(Tensor x, Tensor grad, Tensor indices, int group_size, bool with_bias,"
+    " ScalarType dtype) -> (Tensor, Tensor)",
+    "grad_sparse": "(Tensor x, Tensor weight, Tensor indices, int group_size, Tensor crow, Tensor col,"
+    " Tensor values) -> (Tensor, Tensor, Tensor, Tensor)",
+    "loss": f"(Tensor x, {_LAYER}, Tensor crow, Tensor col, int loss, float scale,"
+    " bool need_x, bool need_weight, bool need_bias) -> (Tensor, Tensor, Tensor, Tensor)",
+    "topk": f"(Tensor x, {_LAYER}, int k) -> (Tensor, Tensor)",
+}
 _FAKES: dict[str, Any] = {
     "linear": _fake_linear,
     "linear_t": _fake_linear_t,
@@ -180,17 +168,20 @@ _FAKES: dict[str, Any] = {
     "loss": _fake_loss,
     "topk": _fake_topk,
 }
-for _name, _fake in _FAKES.items():
-    _implement(_name, getattr(_fanin_cpu, _name), "CPU")
-    torch.library.register_fake(f"xmc_fast::fan_in_{_name}", _fake, lib=_lib)
-for _name in ("linear", "linear_t", "loss", "topk"):
-    for _device in ("cpu", "cuda"):
-        _implement(_name, _autocast(f"fan_in_{_name}", _device), f"Autocast{_device.upper()}")
-for _name, _backward, _setup in (
-    ("linear", _linear_backward, _linear_setup),
-    ("linear_t", _linear_t_backward, _linear_setup),
-    ("loss", _loss_backward, _loss_setup),
-):
-    torch.library.register_autograd(f"xmc_fast::fan_in_{_name}", _backward, setup_context=_setup, lib=_lib)
-_implement("linear_t", lambda *args: ops.fan_in_linear(*args).t().contiguous(), "CUDA")
-HAS_CUDA = cuda.register(_implement)  # whether the package was built with CUDA kernels
+_BACKWARD: dict[str, Any] = {
+    "linear": (_linear_backward, _linear_setup),
+    "linear_t": (_linear_t_backward, _linear_setup),
+    "loss": (_loss_backward, _loss_setup),
+}
+HAS_CUDA = LIBRARY.is_file()  # whether the package was built with CUDA kernels
+_cuda = Kernels(LIBRARY) if HAS_CUDA else None
+for _name, _schema in _SCHEMAS.items():
+    register(
+        f"fan_in_{_name}{_schema}",
+        cpu=getattr(_fanin_cpu, _name),
+        plain=getattr(_fanin_torch, _name),
+        fake=_FAKES[_name],
+        cuda=getattr(_cuda, _name, None),
+        backward=_BACKWARD.get(_name),
+        autocast=_name in ("linear", "linear_t", "loss", "topk"),
+    )

@@ -1,6 +1,6 @@
 """SGD and Adam for large output layers: sparse gradients touch only their rows, bfloat16 weights round fairly.
 
-A sparse gradient (of :func:`xmc_fast.nn.mining.mined_squared_hinge`, or an embedding's) updates weights and
+A sparse gradient (of `xmc_fast.nn.mined_squared_hinge`, or an embedding's) updates weights and
 state of the rows it has and leaves the others alone ("lazy": no momentum, no decay for them in that step). A
 dense gradient gives the usual update. State is float32 whatever the weights are.
 

@@ -9,7 +9,7 @@ Each index list loses connections by one rule and gets as many new ones by anoth
   (RigL, Evci et al. 2020). The gradients of the missing connections exist for a chunk of labels at a time.
 
 New weights start at zero, and so does the optimizer's state for them. ``Rewire`` is a callback for
-:class:`xmc_fast.nn.train.Trainer`; :meth:`Rewire.before_step` and :meth:`Rewire.after_step` serve a loop of
+`xmc_fast.nn.train.Trainer`; `Rewire.before_step` and `Rewire.after_step` serve a loop of
 your own.
 """
 
@@ -17,21 +17,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xmc_fast.nn.fanin import FixedFanInLinear, Seen
-from xmc_fast.nn.masked import MaskedLinear
-from xmc_fast.nn.ops import magnitude
+from xmc_fast.nn._recording import Seen
 from xmc_fast.nn.train import Callback, Run
 
 _PRUNE = ("magnitude", "threshold", "sign")
 _GROW = ("random", "gradient")
 _DECAY = ("cosine", "constant")
-SparseLayer = FixedFanInLinear | MaskedLinear
+
+
+class SparseLayer(Protocol):
+    """What a layer needs to be rewired; see `xmc_fast.nn.FixedFanInLinear`."""
+
+    weight: nn.Parameter
+    record: list[Seen] | None  # while a list, each batch leaves its input and gradient there
+
+    def missing(self, seen: Sequence[Seen], chunk: int) -> Tensor:
+        """The missing connections of largest gradient."""
+
+    def mean_magnitude(self, values: Tensor) -> Tensor:
+        """|values|, shaped like the weights, as a mean over the labels that share a connection."""
+
+    def rewire(self, **rule: Any) -> Tensor:
+        """Replace connections; returns the mask of new ones."""
 
 
 class Rewire(Callback):
@@ -51,7 +64,7 @@ class Rewire(Callback):
         Share of the training after which the connections stay.
     decay : {"cosine", "constant"}
         "cosine" lowers ``fraction`` (or ``threshold``) along half a cosine to zero at ``stop``.
-    seed : int
+    random_state : int
     chunk : int
         Elements of the largest buffer for the gradients of missing connections.
 
@@ -84,7 +97,7 @@ class Rewire(Callback):
         interval: int = 100,
         stop: float = 0.75,
         decay: str = "cosine",
-        seed: int = 0,
+        random_state: int = 0,
         chunk: int = 1 << 22,
     ) -> None:
         for name, value, known in (
@@ -104,14 +117,27 @@ class Rewire(Callback):
         self.prune, self.grow, self.decay = prune, grow, decay
         self.fraction, self.threshold = fraction, threshold
         self.interval, self.stop = interval, stop
-        self.seed, self.chunk = seed, chunk
+        self.random_state, self.chunk = random_state, chunk
         self.replaced = 0
         self._signs: dict[str, Tensor] = {}
         self._candidates: dict[str, Tensor] = {}
 
+    def __repr__(self) -> str:
+        return f"Rewire({', '.join(f'{name}={value!r}' for name, value in self.options().items())})"
+
     def options(self) -> dict[str, Any]:
         """The parameters, as a dict that makes another one."""
-        names = ("prune", "grow", "fraction", "threshold", "interval", "stop", "decay", "seed", "chunk")
+        names = (
+            "prune",
+            "grow",
+            "fraction",
+            "threshold",
+            "interval",
+            "stop",
+            "decay",
+            "random_state",
+            "chunk",
+        )
         return {name: getattr(self, name) for name in names}
 
     # ---- what to do when
@@ -138,7 +164,7 @@ class Rewire(Callback):
         """To call before the forward pass of step number ``step`` (from 0)."""
         layers = sparse_layers(model)
         if not layers:
-            raise ValueError("the model has no layer to rewire (FixedFanInLinear or MaskedLinear)")
+            raise ValueError("the model has no layer to rewire, such as FixedFanInLinear")
         record = self.grow == "gradient" and self.due(step + 1, total_steps)
         for name, layer in layers.items():
             layer.record = [] if record else None
@@ -154,12 +180,13 @@ class Rewire(Callback):
         factor = self.factor(step, total_steps)
         replaced = 0
         for position, (name, layer) in enumerate(sparse_layers(model).items()):
-            seed = int(
-                np.random.SeedSequence([self.seed, step, position]).generate_state(1, np.uint64)[0] >> 1
+            draw = int(
+                np.random.SeedSequence([self.random_state, step, position]).generate_state(1, np.uint64)[0]
+                >> 1
             )
             changed = layer.rewire(
                 candidates=self._candidates.get(name),
-                seed=seed,
+                random_state=draw,
                 optimizer=_owner(optimizers, layer.weight),
                 **self._rule(name, layer, factor),
             )
@@ -173,11 +200,8 @@ class Rewire(Callback):
     def find_candidates(self, model: nn.Module) -> None:
         """To call between the backward pass and the optimizer's step: the connections of largest gradient."""
         for name, layer in sparse_layers(model).items():
-            if layer.record and isinstance(layer, FixedFanInLinear):
-                count = min(layer.fan_in, layer.in_features - layer.fan_in)
-                self._candidates[name] = missing_connections(layer, layer.record, count, self.chunk)
-            elif layer.record and isinstance(layer, MaskedLinear):
-                self._candidates[name] = layer.missing(layer.record, int(layer.mask.sum()))
+            if layer.record:
+                self._candidates[name] = layer.missing(layer.record, self.chunk)
             layer.record = None
 
     # ---- the Trainer's
@@ -206,41 +230,19 @@ class Rewire(Callback):
         if self.prune == "magnitude":
             return {"fraction": self.fraction * factor}
         if self.prune == "threshold":
-            return {"threshold": self.threshold * factor, "strength": _mean_magnitude(layer)}
+            return {"threshold": self.threshold * factor, "strength": layer.mean_magnitude(layer.weight)}
         flipped = (_signs(layer.weight) * self._signs[name] < 0).to(torch.float32)
-        if isinstance(layer, FixedFanInLinear):
-            flipped = magnitude(flipped, layer.group_size) / _group_sizes(layer)
-        return {"threshold": 0.5, "strength": 1 - flipped}
+        return {"threshold": 0.5, "strength": 1 - layer.mean_magnitude(flipped)}
 
 
 def sparse_layers(model: nn.Module) -> dict[str, SparseLayer]:
     """The layers of a module that can be rewired, by name."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, FixedFanInLinear | MaskedLinear)}
-
-
-def missing_connections(layer: FixedFanInLinear, seen: Sequence[Seen], count: int, chunk: int) -> Tensor:
-    """The ``count`` features of largest |gradient| that each index list does not hold, best first.
-
-    The gradient of the whole matrix, g^T x, is made for so many labels at a time that no buffer has more than
-    ``chunk`` elements (or those of one group). Returns (groups, count) int32; where the gradient is zero, -1
-    (for which :func:`xmc_fast.nn.ops.rewire_` draws at random).
-    """
-    groups, features = layer.indices.shape[0], layer.in_features
-    size = layer.group_size
-    step = max(1, min(groups, chunk // (features * size)))
-    best = torch.empty(groups, count, dtype=torch.int32)
-    for g in range(0, groups, step):
-        first, last = g * size, min((g + step) * size, layer.out_features)
-        gradient = torch.zeros(last - first, features, device=layer.weight.device)
-        for batch in seen:
-            part = batch.gradient(first, last).to(torch.float32)
-            gradient.addmm_(part.T, batch.x.to(torch.float32))
-        strength = magnitude(gradient, size)  # summed over the labels of a group
-        lists = layer.indices[g : g + step].to(torch.int64)
-        strength.scatter_(1, lists, -1.0)
-        values, ids = torch.topk(strength, count, dim=1)
-        best[g : g + step] = torch.where(values > 0, ids, -1).cpu()
-    return best
+    needed = ("weight", "record", "missing", "mean_magnitude", "rewire")
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if all(hasattr(module, attribute) for attribute in needed)
+    }
 
 
 def _owner(optimizers: Sequence[torch.optim.Optimizer], weight: Tensor) -> torch.optim.Optimizer | None:
@@ -249,18 +251,3 @@ def _owner(optimizers: Sequence[torch.optim.Optimizer], weight: Tensor) -> torch
 
 def _signs(weight: Tensor) -> Tensor:
     return weight.detach().sign().to(torch.int8).cpu()
-
-
-def _group_sizes(layer: FixedFanInLinear) -> Tensor:
-    """Labels of each index list, (groups, 1): the last one may have fewer."""
-    groups = layer.indices.shape[0]
-    sizes = torch.full((groups, 1), float(layer.group_size))
-    if groups:
-        sizes[-1] = layer.out_features - (groups - 1) * layer.group_size
-    return sizes
-
-
-def _mean_magnitude(layer: SparseLayer) -> Tensor | None:
-    if isinstance(layer, MaskedLinear):
-        return None
-    return magnitude(layer.weight, layer.group_size).cpu() / _group_sizes(layer)

@@ -2,7 +2,7 @@
 
 >>> import numpy as np
 >>> X, Z = np.eye(6, 4), np.arange(6.0).reshape(6, 1)
->>> batches = csr_batches(X, Z, 2, seed=0)
+>>> batches = csr_batches(X, Z, 2, random_state=0)
 >>> layer = SparseInputLinear(4, 3)
 >>> [tuple(layer(x).shape) for x, z in batches]
 [(2, 3), (2, 3), (2, 3)]
@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from xmc_fast import _arrays, _core
+from xmc_fast.nn._operators import threads_for
 
 
 class CsrRows(NamedTuple):
@@ -169,18 +170,15 @@ class RowAdam(torch.optim.Optimizer):
                 if p.device.type == "cpu" and p.dtype == torch.float32:
                     step = (beta1, beta2, group["eps"], rate, scale)
                     w, mean, square = (t.detach().numpy() for t in (p, state["mean"], state["square"]))
-                    _core.row_adam(w, mean, square, rows.numpy(), g.numpy(), step, _threads(g))
+                    _core.row_adam(
+                        w, mean, square, rows.numpy(), g.numpy(), step, threads_for(g.numel(), 200_000)
+                    )
                     continue
                 m = state["mean"][rows].lerp_(g, 1 - beta1)
                 v = state["square"][rows].mul_(beta2).addcmul_(g, g, value=1 - beta2)
                 state["mean"].index_copy_(0, rows, m)
                 state["square"].index_copy_(0, rows, v)
                 p.index_add_(0, rows, m.div_(v.div_(scale).sqrt_().add_(group["eps"])), alpha=-rate)
-
-
-def _threads(values: Tensor) -> int:
-    """Threads for one pass over so many values: starting one costs about 20 us."""
-    return max(1, min(torch.get_num_threads(), values.numel() // 200_000))
 
 
 def adam(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
@@ -195,7 +193,7 @@ def adam(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
 class CsrBatches:
     """What `csr_batches` returns: iterable by epoch, and ``n``, ``fetch`` for `Trainer.fit`."""
 
-    def __init__(self, X: Any, Y: Any, batch_size: int, seed: int | None) -> None:
+    def __init__(self, X: Any, Y: Any, batch_size: int, random_state: int | None) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         x = _arrays.features(X)
@@ -210,7 +208,7 @@ class CsrBatches:
             raise ValueError(f"Y has {self._y.shape[0]} rows, expected {x.shape[0]}")
         self.n = x.shape[0]
         self.batch_size = batch_size
-        self.seed = seed
+        self.random_state = random_state
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -218,8 +216,8 @@ class CsrBatches:
 
     def __iter__(self) -> Iterator[Any]:
         order = np.arange(self.n)
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.n)
+        if self.random_state is not None:
+            order = np.random.default_rng([self.random_state, self.epoch]).permutation(self.n)
         self.epoch += 1
         for start in range(0, self.n, self.batch_size):
             yield self.fetch(order[start : start + self.batch_size])
@@ -233,7 +231,9 @@ class CsrBatches:
         return x, y
 
 
-def csr_batches(X: Any, Y: Any = None, batch_size: int = 128, *, seed: int | None = None) -> CsrBatches:
+def csr_batches(
+    X: Any, Y: Any = None, batch_size: int = 128, *, random_state: int | None = None
+) -> CsrBatches:
     """Batches of sparse rows as tensors.
 
     Parameters
@@ -241,8 +241,8 @@ def csr_batches(X: Any, Y: Any = None, batch_size: int = 128, *, seed: int | Non
     X : (n, D) features, sparse or dense.
     Y : (n, L) targets, optional. Sparse ones come as `CsrRows`, dense ones as a float32 tensor (rows, L).
     batch_size : rows per batch; the last may be smaller.
-    seed : of the order of rows; None keeps the order. Each pass over the batches is the next epoch and has an
-        order of its own, the one `Trainer` uses with this seed.
+    random_state : of the order of rows; None keeps the order. Each pass over the batches is the next epoch and has an
+        order of its own, the one `Trainer` uses with this random_state.
 
     Returns
     -------
@@ -255,7 +255,7 @@ def csr_batches(X: Any, Y: Any = None, batch_size: int = 128, *, seed: int | Non
     >>> [x.indices.tolist() for x in csr_batches(X, batch_size=2)]
     [[1, 0], []]
     """
-    return CsrBatches(X, Y, batch_size, seed)
+    return CsrBatches(X, Y, batch_size, random_state)
 
 
 def _tensors(rows: sp.csr_matrix) -> CsrRows:

@@ -1,8 +1,8 @@
 """Pretrained encoders and their tokens: loading, parallel tokenisation with a memory-mapped cache, batches.
 
 Any encoder that transformers' ``AutoModel`` can load will do, from a local folder or by its name on the hub.
-Token lists are kept one after another without padding (:class:`Tokens`); a batch is padded to its own longest
-text, and :func:`by_length` puts texts of similar length into one batch.
+Token lists are kept one after another without padding (`Tokens`); a batch is padded to its own longest
+text, and `by_length` puts texts of similar length into one batch.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def load_encoder(name_or_dir: str | os.PathLike[str] | Encoder) -> Encoder:
     Parameters
     ----------
     name_or_dir : a folder as ``save_pretrained`` writes it, or a name on the hub (which must be reachable, or in
-        the local cache). An :class:`Encoder` is handed back as it is.
+        the local cache). An `Encoder` is handed back as it is.
 
     Examples
     --------
@@ -133,7 +133,6 @@ def tokenize(
     max_length: int = 128,
     cache: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
-    show_progress: bool | None = None,
     warn: bool = True,
 ) -> Tokens:
     """Token ids of texts, special tokens included.
@@ -141,12 +140,11 @@ def tokenize(
     Parameters
     ----------
     texts : list of str
-    encoder : as :func:`load_encoder` gives it
+    encoder : as `load_encoder` gives it
     max_length : longer texts are cut to so many tokens, or to what the encoder allows; a warning tells how many
     cache : folder for the result, which is then read from there (memory-mapped) the next time the same texts
         meet the same tokenizer and length
     n_jobs : 1 keeps the tokenizer to one thread; else it uses its own pool (``RAYON_NUM_THREADS``)
-    show_progress : None shows a bar on a terminal only
     warn : whether to say how many texts were cut
 
     Returns
@@ -156,7 +154,7 @@ def tokenize(
 
     Examples
     --------
-    See :func:`load_encoder`.
+    See `load_encoder`.
     """
     _check_texts(texts)
     limit = encoder.max_length
@@ -176,7 +174,7 @@ def tokenize(
         tokens = Tokens(arrays["ids"], arrays["offsets"], pad, last, int(metadata["truncated"]))
     else:
         with _parallelism(resolve_threads(n_jobs) > 1):
-            ids, offsets, cut = _encode(texts, encoder, length, show_progress)
+            ids, offsets, cut = _encode(texts, encoder, length)
         tokens = Tokens(ids, offsets, pad, last, cut)
         if path is not None:
             write_tensors(path, {"ids": ids, "offsets": offsets}, {"truncated": str(cut)})
@@ -238,14 +236,13 @@ def by_length(
 
 
 def _encode(
-    texts: Sequence[str], encoder: Encoder, length: int, show_progress: bool | None
+    texts: Sequence[str], encoder: Encoder, length: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
     narrow = np.uint16 if len(encoder.tokenizer) <= 1 << 16 else np.int32
     pieces: list[npt.NDArray[Any]] = [np.empty(0, narrow)]
     sizes = np.zeros(len(texts) + 1, np.int64)
     cut = 0
-    disable = None if show_progress is None else not show_progress
-    with progress(len(texts), unit="text", desc="tokens", disable=disable) as bar:
+    with progress(len(texts), unit="text", desc="tokens") as bar:
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
             made = encoder.tokenizer(

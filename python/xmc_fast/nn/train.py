@@ -14,8 +14,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from torch import nn
 
 from xmc_fast._files import atomic_path, write_text
 from xmc_fast._progress import progress
+from xmc_fast.nn._train_state import TrainingState
 from xmc_fast.nn.tokens import by_length
 
 LossFn = Callable[[nn.Module, Any], "torch.Tensor | tuple[torch.Tensor, dict[str, float]]"]
+Fetch = Callable[[npt.NDArray[np.int64]], Any]  # row numbers -> batch
+Validate = Callable[[nn.Module], dict[str, float]]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
@@ -67,11 +70,10 @@ class Run:
     step: int = 0  # optimizer steps done
     history: list[dict[str, float]] = field(default_factory=list)
     stop: bool = False
-    restart_average: bool = (
-        False  # set by a callback after which earlier weights cannot be averaged with later ones
-    )
+    restart_average: bool = False  # set by a callback: earlier weights have no mean with later ones
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains a module on indexed data.
 
@@ -91,7 +93,7 @@ class Trainer:
         When the file exists at the start, the run goes on from it.
     log : CSV file with one row per epoch; a .json beside it holds the same.
     device : "auto" takes CUDA when there is one.
-    seed : seeds the order of rows and torch's generators (dropout) inside the run only.
+    random_state : seeds the order of rows and torch's generators (dropout) inside the run only.
 
     Examples
     --------
@@ -103,57 +105,39 @@ class Trainer:
     3
     """
 
-    def __init__(
-        self,
-        optimizer: Callable[[nn.Module], Optimizers],
-        *,
-        epochs: int = 10,
-        batch_size: int = 128,
-        schedule: Callable[[float], float] | None = None,
-        precision: str = "fp32",
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        swa_start: int | None = None,
-        patience: int | None = None,
-        monitor: str = "p@1",
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: int | None = None,
-        log: str | os.PathLike[str] | None = None,
-        callbacks: Sequence[Callback] = (),
-        device: str | torch.device = "auto",
-        seed: int = 0,
-        show_progress: bool | None = None,
-    ) -> None:
-        if precision not in ("fp32", "bf16", "fp16"):
-            raise ValueError(f'precision must be "fp32", "bf16" or "fp16", got {precision!r}')
-        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("accumulate", accumulate)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        self.optimizer = optimizer
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.schedule = schedule
-        self.precision = precision
-        self.accumulate = accumulate
-        self.clip_norm = clip_norm
-        self.swa_start = swa_start
-        self.patience = patience
-        self.monitor = monitor
-        self.checkpoint = Path(checkpoint) if checkpoint else None
-        self.checkpoint_every = checkpoint_every
-        self.log = Path(log) if log else None
-        self.callbacks = list(callbacks)
-        self.device = resolve_device(device)
-        self.seed = seed
-        self.show_progress = show_progress
+    optimizer: Callable[[nn.Module], Optimizers]
+    _: KW_ONLY
+    epochs: int = 10
+    batch_size: int = 128
+    schedule: Callable[[float], float] | None = None
+    precision: str = "fp32"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    swa_start: int | None = None
+    patience: int | None = None
+    monitor: str = "p@1"
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int | None = None
+    log: str | os.PathLike[str] | None = None
+    callbacks: Sequence[Callback] = ()
+    device: str | torch.device = "auto"
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("fp32", "bf16", "fp16"):
+            raise ValueError(f'precision must be "fp32", "bf16" or "fp16", got {self.precision!r}')
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self._device = resolve_device(self.device)
 
     def fit(
         self,
         model: nn.Module,
         loss: LossFn,
         n: int,
-        fetch: Callable[[npt.NDArray[np.int64]], Any],
-        validate: Callable[[nn.Module], dict[str, float]] | None = None,
+        fetch: Fetch,
+        validate: Validate | None = None,
         lengths: npt.NDArray[np.int64] | None = None,
     ) -> list[dict[str, float]]:
         """Train ``model`` in place.
@@ -175,45 +159,44 @@ class Trainer:
             raise ValueError(f"n must be at least 1 row, got {n}")
         if self.patience is not None and validate is None:
             raise ValueError("patience needs a validate function")
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(self.seed)
-            return self._fit(model.to(self.device), loss, n, fetch, validate, lengths)
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(self.random_state)
+            return self._fit(model.to(self._device), loss, n, fetch, validate, lengths)
 
     def _fit(
         self,
         model: nn.Module,
         loss: LossFn,
         n: int,
-        fetch: Callable[[npt.NDArray[np.int64]], Any],
-        validate: Callable[[nn.Module], dict[str, float]] | None,
+        fetch: Fetch,
+        validate: Validate | None,
         lengths: npt.NDArray[np.int64] | None,
     ) -> list[dict[str, float]]:
         made = self.optimizer(model)
         optimizers = [made] if isinstance(made, torch.optim.Optimizer) else list(made)
         steps = math.ceil(math.ceil(n / self.batch_size) / self.accumulate)
         run = Run(model, optimizers, steps, steps * self.epochs)
-        state = _State(self, run)
+        state = TrainingState(self, run, self._device)
         state.load()
         for callback in self.callbacks:
             callback.on_start(run)
-        with progress(run.total_steps, unit="step", disable=_quiet(self.show_progress)) as bar:
+        with progress(run.total_steps, unit="step") as bar:
             bar.update(run.step)
             while run.epoch < self.epochs and not run.stop:
                 self._epoch(run, state, loss, self._batches(run.epoch, n, lengths), fetch, bar)
                 self._end_of_epoch(run, state, validate)
         state.finish()
         if self.log:
-            write_text(self.log.with_suffix(".json"), json.dumps(run.history, indent=1) + "\n")
+            write_text(Path(self.log).with_suffix(".json"), json.dumps(run.history, indent=1) + "\n")
         return run.history
 
     def _epoch(
         self,
         run: Run,
-        state: _State,
+        state: TrainingState,
         loss: LossFn,
         batches: list[npt.NDArray[np.int64]],
-        fetch: Callable[[npt.NDArray[np.int64]], Any],
+        fetch: Fetch,
         bar: Any,
     ) -> None:
         start = time.perf_counter()
@@ -226,8 +209,8 @@ class Trainer:
             for optimizer in run.optimizers:
                 optimizer.zero_grad(set_to_none=True)
             for batch_rows in group:
-                run.batch = _to(fetch(batch_rows), self.device)
-                with self._autocast():
+                run.batch = to_device(fetch(batch_rows), self._device)
+                with autocast(self.precision, self._device):
                     result = loss(run.model, run.batch)
                 value, new = result if isinstance(result, tuple) else (result, {})
                 state.show(new)
@@ -254,24 +237,28 @@ class Trainer:
         self, epoch: int, n: int, lengths: npt.NDArray[np.int64] | None
     ) -> list[npt.NDArray[np.int64]]:
         """The rows of an epoch's batches: of the seed and the epoch only."""
-        generator = np.random.default_rng([self.seed, epoch])
+        generator = np.random.default_rng([self.random_state, epoch])
         if lengths is not None:
             return by_length(lengths, self.batch_size, generator)
         order = generator.permutation(n)
         return [order[i : i + self.batch_size] for i in range(0, n, self.batch_size)]
 
-    def _step(self, run: Run, state: _State) -> None:
-        for optimizer in run.optimizers:
+    def _step(self, run: Run, state: TrainingState) -> None:
+        # one without gradients has nothing to do, and the scaler of fp16 refuses it
+        active = [
+            o for o in run.optimizers if any(p.grad is not None for g in o.param_groups for p in g["params"])
+        ]
+        for optimizer in active:
             state.scaler.unscale_(optimizer)
         for callback in self.callbacks:
             callback.on_gradients(run)
         if self.clip_norm is not None:
             clip_gradients(run.model, self.clip_norm)
-        for optimizer in run.optimizers:
+        for optimizer in active:
             state.scaler.step(optimizer)
         state.scaler.update()
 
-    def _set_rates(self, run: Run, state: _State) -> None:
+    def _set_rates(self, run: Run, state: TrainingState) -> None:
         if self.schedule is None:
             return
         factor = self.schedule(run.step / max(run.total_steps - 1, 1))
@@ -279,9 +266,7 @@ class Trainer:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
-    def _end_of_epoch(
-        self, run: Run, state: _State, validate: Callable[[nn.Module], dict[str, float]] | None
-    ) -> None:
+    def _end_of_epoch(self, run: Run, state: TrainingState, validate: Validate | None) -> None:
         run.epoch += 1
         row = {"epoch": run.epoch, "step": run.step, "loss": state.loss_sum / run.steps_per_epoch}
         row["seconds"] = state.seconds
@@ -301,130 +286,14 @@ class Trainer:
         state.figures = {}
         state.save()
         if self.log:
-            _write_history(self.log, run.history)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.precision == "fp32":
-            return contextlib.nullcontext()
-        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
-        return torch.autocast(self.device.type, dtype)
+            _write_history(Path(self.log), run.history)
 
 
-class _State:
-    """Everything of a run that a checkpoint holds beside the model: optimizers, averages, best weights."""
-
-    def __init__(self, trainer: Trainer, run: Run) -> None:
-        self.trainer = trainer
-        self.run = run
-        self.scaler = torch.amp.GradScaler(trainer.device.type, enabled=trainer.precision == "fp16")
-        self.base_rates = [[float(g["lr"]) for g in o.param_groups] for o in run.optimizers]
-        self.loss_sum = 0.0
-        self.seconds = 0.0
-        self.figures: dict[str, list[float]] = {}  # of the batches of this epoch that had some
-        self.swa: dict[str, torch.Tensor] | None = None
-        self.swa_count = 0
-        self.best: dict[str, torch.Tensor] | None = None
-        self.best_value = -math.inf
-        self.best_epoch = 0
-
-    def show(self, figures: dict[str, float]) -> None:
-        for name, value in figures.items():
-            self.figures.setdefault(name, []).append(float(value))
-
-    def average(self) -> None:
-        """Running mean of the floating-point weights over epochs (stochastic weight averaging)."""
-        if self.run.restart_average:
-            self.swa, self.swa_count, self.run.restart_average = None, 0, False
-        self.swa_count += 1
-        weights = self.run.model.state_dict()
-        if self.swa is None:
-            self.swa = {k: v.detach().clone() for k, v in weights.items()}
-            return
-        for name, value in weights.items():
-            if value.is_floating_point():
-                self.swa[name] += (value.detach() - self.swa[name]) / self.swa_count
-            else:
-                self.swa[name].copy_(value)
-
-    @contextlib.contextmanager
-    def averaged_weights(self) -> Iterator[None]:
-        """Validation sees the averaged weights once there are some."""
-        if self.swa is None:
-            yield
-            return
-        live = {k: v.detach().clone() for k, v in self.run.model.state_dict().items()}
-        self.run.model.load_state_dict(self.swa)
-        yield
-        self.run.model.load_state_dict(live)
-
-    def remember_best(self, row: dict[str, float]) -> None:
-        monitor = self.trainer.monitor
-        if monitor not in row:
-            raise ValueError(f"validate returned {sorted(row)}, monitor asks for {monitor!r}")
-        if row[monitor] > self.best_value:
-            self.best_value, self.best_epoch = row[monitor], self.run.epoch
-            self.best = {k: v.detach().clone() for k, v in self.run.model.state_dict().items()}
-        elif self.run.epoch - self.best_epoch >= (self.trainer.patience or 0):
-            self.run.stop = True
-
-    def finish(self) -> None:
-        final = self.best if self.best is not None else self.swa
-        if final is not None:
-            self.run.model.load_state_dict(final)
-        self.run.model.eval()
-
-    def save(self) -> None:
-        path, run = self.trainer.checkpoint, self.run
-        if path is None:
-            return
-        cuda = torch.cuda.get_rng_state(self.trainer.device) if self.trainer.device.type == "cuda" else None
-        state = {
-            "settings": self._settings(),
-            "model": run.model.state_dict(),
-            "optimizers": [o.state_dict() for o in run.optimizers],
-            "scaler": self.scaler.state_dict(),
-            "callbacks": [c.state_dict() for c in self.trainer.callbacks],
-            "rng": torch.get_rng_state(),
-            "cuda_rng": cuda,
-            "run": {k: getattr(run, k) for k in ("epoch", "step", "history", "stop", "restart_average")},
-            "own": {k: getattr(self, k) for k in self._FIELDS},
-        }
-        with atomic_path(path) as temporary:
-            torch.save(state, temporary)
-
-    def load(self) -> None:
-        path, run = self.trainer.checkpoint, self.run
-        if path is None or not path.exists():
-            return
-        state = torch.load(path, map_location=self.trainer.device, weights_only=True)
-        if state["settings"] != self._settings():
-            raise ValueError(
-                f"checkpoint {path} is of another run: it has {state['settings']}, this run {self._settings()}"
-            )
-        run.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.scaler.load_state_dict(state["scaler"])
-        for callback, saved in zip(self.trainer.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
-        torch.set_rng_state(state["rng"].cpu())
-        if state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.trainer.device)
-        for key, value in state["run"].items():
-            setattr(run, key, value)
-        for key, value in state["own"].items():
-            setattr(self, key, value)
-
-    _FIELDS = ("loss_sum", "seconds", "figures", "swa", "swa_count", "best", "best_value", "best_epoch")
-
-    def _settings(self) -> dict[str, Any]:
-        t = self.trainer
-        return {
-            "batch_size": t.batch_size,
-            "accumulate": t.accumulate,
-            "seed": t.seed,
-            "steps": self.run.steps_per_epoch,
-        }
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The autocast context of a precision: "fp32" (nothing), "bf16" or "fp16"."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
 def clip_gradients(model: nn.Module, largest: float) -> None:
@@ -455,19 +324,15 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return torch.device(device)
 
 
-def _quiet(show: bool | None) -> bool | None:
-    return None if show is None else not show
-
-
-def _to(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {k: _to(v, device) for k, v in batch.items()}
+        return {k: to_device(v, device) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_to(v, device) for v in batch))
+        return type(batch)(*(to_device(v, device) for v in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_to(v, device) for v in batch)
+        return type(batch)(to_device(v, device) for v in batch)
     return batch
 
 

@@ -3,26 +3,19 @@
     gains[i, j] = a[j] * eta[i, j] + b[j]
 
 is never stored: a row is read once, chunk by chunk, against the k-th best gain so far. The CUDA kernel is used
-where the package was built with it (see :mod:`xmc_fast.nn.cuda`); its speed on a GPU has not been measured.
+where the package was built with it; its speed on a GPU has not been measured.
 """
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from xmc_fast import _core
-from xmc_fast._threads import resolve_threads
-from xmc_fast.nn.cuda import LIBRARY, device_of
-
-_lib: Any = torch.library.Library("xmc_fast", "FRAGMENT")  # type: ignore[no-untyped-call]
-_lib.define("weighted_topk(Tensor eta, Tensor? a, Tensor? b, int k) -> (Tensor, Tensor)")
-
-_ENTRIES_PER_THREAD = 200_000  # starting a thread costs about 20 us
+from xmc_fast.nn._cuda import LIBRARY, STRUCTURES, Library, address, device_of
+from xmc_fast.nn._operators import ops, register, threads_for
 
 
 def weighted_topk(
@@ -50,7 +43,7 @@ def weighted_topk(
     >>> labels
     tensor([[1, 0]])
     """
-    gains, labels = torch.ops.xmc_fast.weighted_topk(eta, a, b, k)
+    gains, labels = ops.weighted_topk(eta, a, b, k)
     return gains, labels
 
 
@@ -71,10 +64,6 @@ def _check(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> None:
             raise ValueError(f"{name} is on {weights.device}, eta on {eta.device}")
 
 
-def _address(weights: Tensor | None) -> int:
-    return 0 if weights is None else weights.data_ptr()
-
-
 def _ready(
     eta: Tensor, a: Tensor | None, b: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -91,31 +80,30 @@ def _cpu(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tenso
     rows, labels = eta.shape
     gains = torch.empty(rows, k)
     ids = torch.empty(rows, k, dtype=torch.int32)
-    useful = max(1, eta.numel() // _ENTRIES_PER_THREAD)
-    threads = min(torch.get_num_threads(), resolve_threads(None), useful)
     _core.decide_dense_weighted_topk(
         eta.data_ptr(),
         rows,
         labels,
         eta.stride(0),
-        _address(a),
-        _address(b),
+        address(a),
+        address(b),
         k,
-        threads,
+        threads_for(eta.numel(), 200_000),
         ids.data_ptr(),
         gains.data_ptr(),
     )
     return gains, ids.long()
 
 
-class _Job(ctypes.Structure):
-    """CudaTopk of csrc/decide/weighted_topk_cuda.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("eta", "a", "b")),
-        *((name, ctypes.c_int64) for name in ("rows", "labels", "stride", "k", "segment")),
-        *((name, ctypes.c_void_p) for name in ("keys", "parts", "gains", "ids")),
-    )
+def _plain(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """In plain torch; gains are stored."""
+    _check(eta, a, b, k)
+    gains = eta if a is None else eta * a
+    gains = gains if b is None else gains + b
+    last = gains.isnan()  # torch sorts NaN first
+    order = torch.sort(gains.masked_fill(last, -torch.inf), dim=1, descending=True, stable=True).indices
+    order = order.gather(1, torch.sort(last.gather(1, order), dim=1, stable=True).indices)[:, :k]
+    return gains.gather(1, order), order
 
 
 class CudaTopk:
@@ -128,8 +116,7 @@ class CudaTopk:
     _KEPT = 512  # kTopkKept
 
     def __init__(self, path: Path, *, segment: int = 32_768, few_rows: int = 512) -> None:
-        self._run = ctypes.CDLL(str(path)).xmc_decide_weighted_topk
-        self._run.argtypes, self._run.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+        self._run = Library(path).run
         self._segment, self._few_rows = segment, few_rows
 
     def __call__(self, eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
@@ -143,14 +130,11 @@ class CudaTopk:
                 rows * segments * min(k, self._KEPT) if segments > 1 else 0, dtype=torch.int64
             )
             gains, ids = eta.new_empty(rows, k), torch.empty_like(keys)
-            job = _Job(
-                *(eta.data_ptr(), _address(a), _address(b), rows, labels, eta.stride(0), k, segment),
+            job = STRUCTURES["CudaTopk"](
+                *(eta.data_ptr(), address(a), address(b), rows, labels, eta.stride(0), k, segment),
                 *(t.data_ptr() for t in (keys, parts, gains, ids)),
             )
-            stream = torch.cuda.current_stream(eta.device).cuda_stream if eta.is_cuda else 0
-            status = self._run(ctypes.byref(job), stream)
-        if status:
-            raise RuntimeError(f"CUDA kernel weighted_topk could not be launched: error {status}")
+            self._run("decide_weighted_topk", eta, job)
         return gains, ids
 
 
@@ -159,7 +143,10 @@ def _fake(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tens
     return eta.new_empty(eta.shape[0], k), eta.new_empty(eta.shape[0], k, dtype=torch.int64)
 
 
-_lib.impl("weighted_topk", _cpu, "CPU")
-_lib.impl("weighted_topk", _fake, "Meta")
-if LIBRARY.is_file():
-    _lib.impl("weighted_topk", CudaTopk(LIBRARY), "CUDA")
+register(
+    "weighted_topk(Tensor eta, Tensor? a, Tensor? b, int k) -> (Tensor, Tensor)",
+    cpu=_cpu,
+    plain=_plain,
+    fake=_fake,
+    cuda=CudaTopk(LIBRARY) if LIBRARY.is_file() else None,
+)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from xmc_fast import decide
-from xmc_fast.plots._axes import axes
+from xmc_fast.plots._axes import axes, finish
 
 
 def plot_tradeoff(
     proba: Any,
-    k: int,
+    k: int = 5,
     ax: Any = None,
     *,
     metric: str = "macro-f1",
@@ -41,14 +41,8 @@ def plot_tradeoff(
         Measure with these true labels instead of the probabilities.
     n_jobs : int, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> import numpy as np
     >>> eta = np.random.default_rng(0).beta(0.3, 2, (200, 20)) / (1 + np.arange(20))
     >>> ax = plot_tradeoff(eta, 3)
@@ -78,10 +72,7 @@ def plot_tradeoff(
     ax.plot(*zip(*power, strict=True), "s--", label="power law")
     log = measure(decide.weighted_topk(proba, decide.log_gains(counts, n), k, n_jobs=n_jobs))
     ax.plot(*log, "^", label="log")
-    ax.set_xlabel(f"precision@{k}")
-    ax.set_ylabel(f"{metric}@{k}")
-    ax.legend()
-    return ax
+    return finish(ax, f"precision@{k}", f"{metric}@{k}")
 
 
 def _expected_counts(proba: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of metrics and propensities."""
+"""Reports, and estimates of a metric."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from xmc_fast._arrays import labels
 from xmc_fast.metrics import Report
-from xmc_fast.plots._axes import axes
-from xmc_fast.propensity import PRESETS, PropensityModel
+from xmc_fast.plots._axes import axes, finish
 
 
 def plot_report(report: Report, metrics: Sequence[str] | None = None, ax: Any = None) -> Any:
@@ -23,14 +21,8 @@ def plot_report(report: Report, metrics: Sequence[str] | None = None, ax: Any = 
         By default P, nDCG, PSP (if there), macro-F1 and coverage.
     ax : matplotlib Axes, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> from xmc_fast.metrics import report
     >>> ax = plot_report(report(np.eye(4), np.eye(4), k=(1, 2)))
     >>> ax.get_ylabel()
@@ -58,63 +50,12 @@ def plot_report(report: Report, metrics: Sequence[str] | None = None, ax: Any = 
         x = np.arange(len(metrics)) + (i - (len(series) - 1) / 2) * width
         heights = 100 * np.asarray(values)
         error = None
-        if name in ends:
-            low_high = 100 * np.asarray(ends[name]).T
-            error = np.maximum(np.abs(low_high - heights), 0)
+        if name in ends:  # distances to the lower and to the upper end
+            low, high = 100 * np.asarray(ends[name]).T
+            error = np.stack([heights - low, high - heights])
         ax.bar(x, heights, width, yerr=error, label=name)
     ax.set_xticks(np.arange(len(metrics)), [report.titles[m] for m in metrics])
-    ax.set_ylabel("%")
-    ax.legend()
-    return ax
-
-
-def plot_propensity(
-    Y: Any,
-    models: Mapping[str, PropensityModel] | None = None,
-    *,
-    propensity: Any = None,
-    ax: Any = None,
-) -> Any:
-    """Propensity against label frequency: the models' curves, and given values as points.
-
-    Parameters
-    ----------
-    Y : binary matrix of shape (n, L)
-        Training labels: they give n and the frequencies.
-    models : mapping of name to model, optional
-        By default the presets of JPV.
-    propensity : array of shape (L,), optional
-        Values to draw as points, e.g. a direct estimate.
-    ax : matplotlib Axes, optional
-
-    Returns
-    -------
-    matplotlib Axes
-
-    Examples
-    --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
-    >>> plot_propensity(np.eye(20)).get_ylabel()
-    'propensity'
-    """
-    ax = axes(ax)
-    y = labels(Y)
-    counts = np.bincount(y.indices, minlength=y.shape[1])
-    if propensity is not None:
-        p = np.asarray(propensity, np.float64)
-        if p.shape != counts.shape:
-            raise ValueError(f"propensity has shape {p.shape}, expected {counts.shape}")
-        ax.plot(np.maximum(counts, 0.5), p, ".", ms=3, alpha=0.5, label="given")
-    grid = np.unique(np.round(np.geomspace(1, max(int(counts.max(initial=1)), 2), 200)))
-    for name, model in (PRESETS if models is None else models).items():
-        ax.plot(grid, model(grid, y.shape[0]), label=f"JPV {name}" if models is None else name)
-    ax.set_xscale("log")
-    ax.set_xlabel("training points of the label")
-    ax.set_ylabel("propensity")
-    ax.set_ylim(0, 1.02)
-    ax.legend()
-    return ax
+    return finish(ax, "", "%")
 
 
 def plot_estimates(
@@ -131,14 +72,8 @@ def plot_estimates(
         What is estimated.
     ax : matplotlib Axes, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> plot_estimates([0.5, 1.0], {"plain": [[0.3, 0.4], [0.5, 0.5]]}, 0.5).get_xlabel()
     'propensity'
     """
@@ -149,7 +84,4 @@ def plot_estimates(
         mean, deviation = draws.mean(axis=1), draws.std(axis=1)
         (line,) = ax.plot(x, mean, label=name)
         ax.fill_between(x, mean - deviation, mean + deviation, alpha=0.2, color=line.get_color())
-    ax.set_xlabel("propensity")
-    ax.set_ylabel(f"estimated {what}")
-    ax.legend()
-    return ax
+    return finish(ax, "propensity", f"estimated {what}")

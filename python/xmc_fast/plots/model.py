@@ -10,20 +10,15 @@ import numpy as np
 from xmc_fast._arrays import labels
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel, is_relevant, weight_counts
-from xmc_fast.plots._axes import axes
+from xmc_fast.plots._axes import axes, finish
 
 
 def weight_histogram(model: SparseModel, ax: Any = None, *, delta: float = 0.01, bins: int = 60) -> Any:
     """Absolute weights on log axes, those that pruning at ``delta`` drops shown apart.
 
-    Returns
-    -------
-    matplotlib Axes
-
     Examples
     --------
-    >>> import matplotlib, scipy.sparse as sp
-    >>> matplotlib.use("agg")
+    >>> import scipy.sparse as sp
     >>> ax = weight_histogram(SparseModel(sp.random(20, 30, 0.5, "csr", random_state=0)))
     >>> ax.get_xlabel()
     '|weight|'
@@ -34,9 +29,7 @@ def weight_histogram(model: SparseModel, ax: Any = None, *, delta: float = 0.01,
     kept = weight_counts(model.prune(delta), edges)
     ax.stairs(counts, edges, label=f"all: {model.nnz:,}")
     ax.stairs(kept, edges, fill=True, alpha=0.5, label=f"|w| ≥ {delta:g}: {model.prune(delta).nnz:,}")
-    ax.set(xscale="log", yscale="symlog", xlabel="|weight|", ylabel="weights")
-    ax.legend()
-    return ax
+    return finish(ax, "|weight|", "weights", xscale="log", yscale="symlog")
 
 
 def pruning_curve(
@@ -99,10 +92,6 @@ def reliability(
 
     Bins hold equally many of the ``k`` best labels of each row.
 
-    Returns
-    -------
-    matplotlib Axes
-
     Examples
     --------
     >>> import numpy as np, scipy.sparse as sp
@@ -126,6 +115,4 @@ def reliability(
     error = sum(abs(a - b) * len(g) for a, b, g in zip(p, observed, groups, strict=True)) / max(1, len(order))
     ax.plot([0, 1], [0, 1], color="grey", linewidth=1)
     ax.plot(p, observed, marker="o", label=f"calibration error {error:.4f}")
-    ax.set(xlabel="predicted probability", ylabel="share of relevant labels", xlim=(0, 1), ylim=(0, 1))
-    ax.legend()
-    return ax
+    return finish(ax, "predicted probability", "share of relevant labels", xlim=(0, 1), ylim=(0, 1))

@@ -1,0 +1,32 @@
+// Beam search in a label tree.
+//
+// A node's score is the product of p(s) along its path, s the classifier's score and
+//   p(s) = exp(-max(0, 1 - s)^power),
+// kept as a logarithm. At each level but the last the `beam` best nodes of a row stay; of the last level the k
+// best are the answer (higher score first, then lower id). All nodes of the first level are looked at.
+//
+// Rows are taken in batches; the (parent, row) pairs of a level are sorted by parent, so that a chunk is read
+// once per batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/row_options.h"
+#include "core/types.h"
+#include "tree/level.h"
+
+namespace xmc::tree {
+
+struct BeamOptions {
+  int64_t beam, k;
+  int power;
+  RowOptions rows;  // the bias is in LevelView::bias already
+};
+
+// ids, scores: X.rows x min(k, nodes found), row-major, -1 where there are fewer;
+// ids are nodes of the last level. Scores are logarithms.
+void beam_search(const CsrView<>& X, const std::vector<LevelView>& levels, const BeamOptions& options,
+                 int threads, int32_t* ids, float* scores);
+
+}  // namespace xmc::tree

@@ -1,0 +1,150 @@
+"""The label blocks of a fit: solved here or on workers, kept in memory or in a checkpoint folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xmc_fast import _core
+from xmc_fast._files import remove_leftovers, write_text
+from xmc_fast._folder import check_same_fit
+from xmc_fast._work import DATA_NAME, Arrays, Work
+from xmc_fast.model import (
+    Block,
+    SparseModel,
+    block_indices,
+    block_path,
+    read_block,
+    write_block,
+    write_manifest,
+)
+
+_REPORT = (
+    "status",
+    "outer_iterations",
+    "inner_iterations",
+    "active_rows",
+    "objective",
+    "gradient_norm",
+    "seconds",
+)
+_CHECKPOINT = "fit.json"
+
+
+def blocks_of(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """Label ranges, cut at multiples of size counted from label 0."""
+    cuts = [start, *range((start // size + 1) * size, stop, size), stop]
+    return list(itertools.pairwise(cuts))
+
+
+def expected_cost(counts: npt.NDArray[np.int64], rows: int, blocks: Sequence[tuple[int, int]]) -> list[float]:
+    """Of each block, in labels with few positives. Measured by bench/speed/calibrate_plan.py: a label on a hundred
+    times as many rows costs two to three times as much; one without any, or with all, nothing."""
+    cost = np.where((counts == 0) | (counts == rows), 0.01, 1 + 0.3 * np.log1p(counts / 3))
+    per_label = np.concatenate([[0.0], np.cumsum(cost)])
+    return [float(per_label[last] - per_label[first]) for first, last in blocks]
+
+
+class LabelBlocks(Work):
+    """The blocks of a fit, solved here or on an engine's workers."""
+
+    def __init__(
+        self, labels: tuple[int, int], size: int, options: dict[str, Any], folder: Path | None
+    ) -> None:
+        self.start, self.stop = labels
+        self.block_size, self.options, self.folder = size, options, folder
+
+    def labels(self, block: int) -> tuple[int, int]:
+        """The range of labels of a block."""
+        first = (self.start // self.block_size + block) * self.block_size
+        return max(first, self.start), min(first + self.block_size, self.stop)
+
+    def name(self, block: int) -> str:
+        first, last = self.labels(block)
+        return f"block {block} (labels {first} to {last - 1})"
+
+    def has(self, block: int) -> bool:
+        return self.folder is not None and block_path(self.folder, block).is_file()
+
+    def store(self, block: int, result: tuple[Block, dict[str, Any]]) -> dict[str, Any]:
+        solved, report = result
+        extra = {name: report[name] for name in _REPORT if name != "seconds"}
+        write_block(self.folder or Path(), block, solved.first_label, solved, extra)
+        return report
+
+    def solve(
+        self, arrays: Arrays, blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
+    ) -> list[dict[str, Any]]:
+        """Solve blocks in threads of this process; returns the placement of X."""
+        ranges = [self.labels(block) for block in blocks]
+        columns = self.options["n_features"] + (self.options["bias"] is not None)
+
+        def on_block(k: int, indptr: Any, indices: Any, data: Any, report: dict[str, Any]) -> None:
+            emit(blocks[k], (Block(ranges[k][0] - self.start, columns, indptr, indices, data), report))
+
+        problem: dict[str, Any] = {**arrays, **self.options}
+        return _core.linear_train(
+            **problem,
+            blocks=np.array(ranges, np.int64).ravel(),
+            threads=threads,
+            on_block=on_block,
+        )
+
+
+class Checkpoint:
+    """Solved blocks, in memory or in a folder that a later fit goes on from."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, fit: Callable[[], dict[str, Any]]) -> None:
+        """``fit()`` is what the folder is bound to: parameters, labels, a hash of the data."""
+        self.blocks: dict[int, Block] = {}
+        self.reports: dict[int, dict[str, Any]] = {}
+        self.done: set[int] = set()  # found in the folder
+        self.folder = None if folder is None else Path(folder)
+        self.data: str | None = None
+        if self.folder is None:
+            return
+        settings = fit()
+        self.data = settings["data"]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / _CHECKPOINT
+        if check_same_fit(path, settings):
+            self.done = set(block_indices(self.folder))
+            return
+        remove_leftovers(self.folder, _CHECKPOINT)  # of a fit that was killed as it wrote its first file
+        if any(self.folder.iterdir()):
+            raise ValueError(f"checkpoint {self.folder} is neither empty nor of an earlier fit")
+        write_text(path, json.dumps(settings, indent=1) + "\n")
+
+    def add(self, work: LabelBlocks, number: int, result: Any, *, stored: bool) -> None:
+        """Take a solved block, or with ``stored`` the report of one that a worker has written (None: found)."""
+        if stored and result is None:
+            self.done.add(number)
+        elif self.folder is not None:
+            self.reports[number] = result if stored else work.store(number, result)
+        else:
+            self.blocks[number], self.reports[number] = result
+
+    def finish(
+        self, count: int, *, n_columns: int, bias: float | None, normalize: bool, params: dict[str, Any]
+    ) -> tuple[SparseModel, dict[str, Any]]:
+        """The model of all blocks, and the report of all labels."""
+        if self.folder is None:
+            blocks = [self.blocks[b] for b in range(count)]
+            model = SparseModel(blocks, bias=bias, normalize=normalize, params=params)
+        else:
+            for b in self.done:
+                _, report = read_block(self.folder, b)
+                self.reports[b] = {**report, "seconds": np.full(len(report["status"]), np.nan)}
+            remove_leftovers(self.folder)
+            (self.folder / DATA_NAME).unlink(missing_ok=True)
+            write_manifest(self.folder, bias=bias, normalize=normalize, params=params, n_columns=n_columns)
+            model = SparseModel.load(self.folder)
+        reports = [self.reports[b] for b in range(count)]
+        return model, {name: np.concatenate([r[name] for r in reports]) for name in _REPORT}

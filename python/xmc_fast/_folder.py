@@ -1,0 +1,199 @@
+"""Model folders: replaced as a whole, told apart by ``manifest.json``, opened by `load` whatever their kind.
+
+Every manifest is a JSON object with ``kind`` (a key of `KINDS`), ``format_version`` and what the class needs.
+Folders of earlier versions have ``format`` instead of ``kind``, some a file of another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from xmc_fast._files import naming, write_text
+
+MANIFEST = "manifest.json"
+
+# What `load` opens each kind of folder with; the module is imported on first use.
+KINDS = {
+    "sparse_model": "xmc_fast.model:SparseModel",
+    "text_classifier": "xmc_fast.texts:TextClassifier",
+    "text_model": "xmc_fast.texts:TextClassifier",  # of earlier versions
+    "label_tree": "xmc_fast.tree:LabelTree",
+    "mach": "xmc_fast.mach:Mach",
+    "linear_declare": "xmc_fast.declare:LinearDeclare",
+    "declare": "xmc_fast.nn:Declare",
+    "uncompressednetwork": "xmc_fast.nn:UncompressedNetwork",
+    "prunednetwork": "xmc_fast.nn:PrunedNetwork",
+    "sparse_classifier": "xmc_fast.nn:SparseClassifier",
+    "extreme_classifier": "xmc_fast.nn:ExtremeClassifier",
+    "lightxml": "xmc_fast.nn:LightXML",
+    "lightxml_ensemble": "xmc_fast.nn:LightXMLEnsemble",
+}
+# Manifests of earlier versions: other file names, and values of "format" that are no kind.
+_EARLIER_FILES = ("mach.json", "declare.json")
+_EARLIER_FORMATS = {"1": "mach", "declare-linear-1": "linear_declare"}
+
+
+class ModelFormatError(ValueError):
+    """A model file is missing, damaged, truncated or of another format version."""
+
+
+class Model(Protocol):
+    """What every model of this package can do."""
+
+    def predict(self, X: Any, k: int = 5) -> Any:
+        """The k best labels of each row as scipy CSR of scores, best first."""
+
+    def predict_one(self, x: Any, k: int = 5) -> Any:
+        """The k best labels of one row, and their scores."""
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write a folder that `load` opens."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model in memory."""
+
+
+def load(directory: str | os.PathLike[str], **options: Any) -> Model:
+    """Open a model folder, whatever its kind.
+
+    Parameters
+    ----------
+    directory : path
+        What the ``save`` of any model of this package made, or a finished checkpoint.
+    **options
+        Those of the class's own ``load`` (``mmap``, ``verify``, ``device``).
+
+    Returns
+    -------
+    An object of the class that was saved; for `OneVsAll` its `SparseModel`.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp, xmc_fast
+    >>> xmc_fast.SparseModel(sp.eye(3).tocsr()).save("model")
+    >>> xmc_fast.load("model").predict(np.eye(3), k=1).indices
+    array([0, 1, 2], dtype=int32)
+    """
+    kind = kind_of(read_any_manifest(directory)[1])
+    if kind not in KINDS:
+        raise ModelFormatError(
+            f"{Path(directory) / MANIFEST}: {kind!r} is no kind of model this package knows"
+        )
+    module, name = KINDS[kind].split(":")
+    return getattr(importlib.import_module(module), name).load(directory, **options)  # type: ignore[no-any-return]
+
+
+def kind_of(manifest: dict[str, Any]) -> str:
+    """The kind a manifest names, also that of an earlier version."""
+    kind = str(manifest.get("kind") or manifest.get("format")).removeprefix("xmc_fast.")
+    if kind == "sparse_model" and "vectorizer" in manifest.get("files", ()):
+        return "text_model"
+    return _EARLIER_FORMATS.get(kind, kind.removesuffix("-1"))
+
+
+def write_manifest(folder: Path, kind: str, content: dict[str, Any], *, version: int = 1) -> Path:
+    """Write the manifest of a model; without one a folder is no model, so write it last."""
+    text = {"kind": kind, "format_version": version, **content}
+    write_text(folder / MANIFEST, json.dumps(text, indent=1, allow_nan=False) + "\n")
+    return folder / MANIFEST
+
+
+def read_manifest(
+    directory: str | os.PathLike[str], *kinds: str, version: int = 1, required: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The manifest of a folder of one of these kinds, with the ``required`` keys."""
+    path, manifest = read_any_manifest(directory)
+    kind = kind_of(manifest)
+    if kind not in kinds:
+        raise ModelFormatError(f"{path}: {' or '.join(kinds)} expected, got {kind}")
+    found = manifest.get("format_version", version)
+    if str(found) != str(version):
+        raise ModelFormatError(f"{path}: format version {found}, this package reads {version}")
+    missing = set(required) - set(manifest)
+    if missing:
+        raise ModelFormatError(f"{path}: damaged, {sorted(missing)} missing")
+    return manifest
+
+
+def read_any_manifest(directory: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
+    """The manifest of a folder of any kind, and where it is."""
+    folder = Path(directory)
+    names = (name for name in (MANIFEST, *_EARLIER_FILES) if (folder / name).is_file())
+    path = folder / next(names, MANIFEST)
+    return path, read_json(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a model."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFormatError(f"{path}: file is missing (not a model folder?)") from None
+    except ValueError as error:
+        raise ModelFormatError(f"{path}: truncated or damaged, not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ModelFormatError(f"{path}: damaged, not a JSON object")
+    return value
+
+
+def is_model_folder(directory: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder with a model's manifest."""
+    return any((Path(directory) / name).is_file() for name in (MANIFEST, *_EARLIER_FILES))
+
+
+def check_replaceable(target: Path) -> None:
+    """An error unless a model can be saved there: nothing, an empty folder, or a model."""
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} exists and is not a folder")
+    if target.is_dir() and any(target.iterdir()) and not is_model_folder(target):
+        raise ValueError(f"{target} exists and is not a model folder: it is not overwritten")
+
+
+@contextlib.contextmanager
+def replace_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder beside ``directory`` that takes its place on success.
+
+    An existing folder is replaced only if it is empty or holds a model.
+    """
+    target = Path(directory)
+    check_replaceable(target)
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o777 & ~umask)
+        yield temporary
+        if target.is_dir():
+            old = temporary.with_suffix(".old")
+            os.rename(target, old)
+            os.rename(temporary, target)
+            shutil.rmtree(old)
+        else:
+            os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def check_same_fit(path: Path, fit: dict[str, Any]) -> bool:
+    """Whether a checkpoint's file ``path`` is there; an error if it is of another fit than ``fit``."""
+    if not path.is_file():
+        return False
+    old = read_json(path)
+    for name, value in fit.items():
+        if old.get(name) != value:
+            raise ValueError(
+                f"checkpoint {path.parent} is of another fit: {name} is {old.get(name)!r} there, {value!r} here"
+            )
+    return True

@@ -1,0 +1,284 @@
+"""The folder a model lives in: label blocks as safetensors files and one JSON manifest.
+
+``block-00000.safetensors``  the weights of consecutive labels as CSR: ``indptr`` int64, ``indices`` uint16
+where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
+``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
+block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import _folder
+from xmc_fast._arrays import to_scipy
+from xmc_fast._folder import ModelFormatError
+from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
+
+FORMAT = "xmc_fast.sparse_model"
+FORMAT_VERSION = 1
+KINDS = ("sparse_model", "text_model")  # of a folder with label blocks
+_BLOCK_NAME = re.compile(r"block-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights of the labels ``first_label .. first_label + n_labels`` as CSR arrays (see the module)."""
+
+    first_label: int
+    n_columns: int
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[Any]
+    data: npt.NDArray[Any]
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n_labels, self.n_columns
+
+    @property
+    def nnz(self) -> int:
+        return len(self.indices)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.indptr.nbytes + self.indices.nbytes + self.data.nbytes)
+
+    def to_csr(self) -> sp.csr_matrix:
+        """The block as scipy CSR float32, n_labels x n_columns."""
+        data = self.data.astype(np.float32, copy=False)
+        return to_scipy(self.indptr, self.indices, data, self.shape)
+
+    def select(self, keep: npt.NDArray[np.bool_], always: int) -> Block:
+        """The weights marked in ``keep`` (nnz) and those of the column ``always``."""
+        keep = keep | (self.indices == always)
+        kept = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
+        return Block(self.first_label, self.n_columns, kept[self.indptr], self.indices[keep], self.data[keep])
+
+    def largest(self, k: int, besides: int) -> npt.NDArray[np.bool_]:
+        """Which weights (nnz) are among their label's ``k`` largest by absolute value, among equal ones the
+        lower column; the column ``besides`` does not count."""
+        size = np.abs(self.data.astype(np.float32))
+        size[self.indices == besides] = -1
+        rows = np.repeat(np.arange(self.n_labels), np.diff(self.indptr))
+        order = np.lexsort((self.indices, -size, rows))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order)) - self.indptr[rows[order]]
+        return rank < k
+
+    @staticmethod
+    def from_csr(weights: Any, first_label: int, dtype: npt.DTypeLike | None = None) -> Block:
+        """Take a scipy matrix; columns are sorted and made unique, values become float32 (or ``dtype``)."""
+        if not sp.issparse(weights) or weights.ndim != 2:
+            raise ValueError(f"weights must be a two-dimensional scipy sparse matrix, got {type(weights)}")
+        matrix = weights.tocsr()
+        if matrix.dtype.kind not in "biuf":
+            raise ValueError(f"weights must hold real numbers, got dtype {matrix.dtype}")
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        return Block(
+            int(first_label),
+            int(matrix.shape[1]),
+            np.ascontiguousarray(matrix.indptr, np.int64),
+            np.ascontiguousarray(matrix.indices, np.int32),
+            np.ascontiguousarray(matrix.data, dtype or np.float32),
+        )
+
+
+def block_path(directory: str | os.PathLike[str], index: int) -> Path:
+    """Where block number ``index`` lives."""
+    return Path(directory) / f"block-{index:05d}.safetensors"
+
+
+def write_block(
+    directory: str | os.PathLike[str],
+    index: int,
+    first_label: int,
+    weights: Any,
+    extra: dict[str, npt.NDArray[Any]] | None = None,
+) -> Path:
+    """Write one label block atomically; the folder is made if needed.
+
+    Parameters
+    ----------
+    directory, index
+        The folder and the block's number in it. Numbers follow the label order.
+    first_label : int
+        The label of the block's row 0.
+    weights : scipy sparse matrix or Block
+        n_labels x n_columns.
+    extra : dict of arrays, optional
+        Stored beside the weights and given back by `read_block` (a trainer's status, for example).
+    """
+    block = weights if isinstance(weights, Block) else Block.from_csr(weights, first_label)
+    narrow = np.uint16 if block.n_columns <= 1 << 16 else np.int32
+    tensors: Tensors = {
+        "indptr": block.indptr,
+        "indices": block.indices.astype(narrow, copy=False),
+        "data": block.data,
+        **{f"extra.{name}": np.asarray(array) for name, array in (extra or {}).items()},
+    }
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "first_label": str(int(first_label)),
+        "n_columns": str(block.n_columns),
+    }
+    path = block_path(directory, index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors, metadata)
+    return path
+
+
+def read_block(
+    directory: str | os.PathLike[str], index: int, *, mmap: bool = False, verify: bool | None = None
+) -> tuple[Block, dict[str, npt.NDArray[Any]]]:
+    """A block and its extra arrays. ``verify`` reads and checks every byte (default: unless mapped)."""
+    path = block_path(directory, index)
+    return _open_block(path, map_file=mmap, verify=not mmap if verify is None else verify)[:2]
+
+
+def _open_block(
+    path: Path, *, map_file: bool, verify: bool
+) -> tuple[Block, dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """A block, its extra arrays and its metadata."""
+    tensors, metadata = read_tensors(path, map_file=map_file, verify=verify)
+    if metadata.get("format") != FORMAT or metadata.get("format_version") != str(FORMAT_VERSION):
+        found = f"{metadata.get('format')} {metadata.get('format_version')}"
+        raise ModelFormatError(f"{path}: format version {FORMAT} {FORMAT_VERSION} expected, got {found}")
+    extra = {name[6:]: array for name, array in tensors.items() if name.startswith("extra.")}
+    try:
+        columns = int(metadata["first_label"]), int(metadata["n_columns"])
+        block = Block(*columns, tensors["indptr"], tensors["indices"], tensors["data"])
+    except (KeyError, ValueError) as error:
+        raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None
+    if not len(block.indptr) or block.indptr[-1] != block.nnz or len(block.data) != block.nnz:
+        raise ModelFormatError(f"{path}: damaged, indptr, indices and data do not fit together")
+    return block, extra, metadata
+
+
+def block_indices(directory: str | os.PathLike[str]) -> list[int]:
+    """Numbers of the blocks a folder holds, ascending (what a checkpoint has already got)."""
+    matches = (_BLOCK_NAME.fullmatch(entry.name) for entry in Path(directory).iterdir())
+    return sorted(int(match.group(1)) for match in matches if match)
+
+
+def write_manifest(
+    directory: str | os.PathLike[str],
+    *,
+    bias: float | None = None,
+    normalize: bool = False,
+    params: dict[str, Any] | None = None,
+    n_columns: int | None = None,
+    n_labels: int | None = None,
+    files: dict[str, str] | None = None,
+    kind: str = "sparse_model",
+) -> Path:
+    """Turn a folder of blocks into a model that `SparseModel.load` opens.
+
+    Parameters
+    ----------
+    directory : path
+        Holds the blocks. They must be numbered 0, 1, ... in label order, with no label missing.
+    bias, normalize, params
+        As for `SparseModel`. ``params`` must be JSON.
+    n_columns : int, optional
+        Expected columns of each block; needed when there is no block.
+    n_labels : int, optional
+        Expected number of labels.
+    files : dict, optional
+        Other files of the model, role -> name (label names, calibration).
+    kind : str
+        What `xmc_fast.load` opens the folder as.
+    """
+    folder = Path(directory)
+    rows: list[dict[str, Any]] = []
+    labels = 0
+    for position, index in enumerate(block_indices(folder)):
+        path = block_path(folder, index)
+        if index != position:
+            raise ModelFormatError(f"{block_path(folder, position)}: file is missing")
+        block, metadata = _open_block(path, map_file=True, verify=False)[::2]
+        if block.first_label != labels:
+            raise ModelFormatError(f"{path}: starts at label {block.first_label}, expected {labels}")
+        if n_columns is not None and block.n_columns != n_columns:
+            raise ModelFormatError(f"{path}: has {block.n_columns} columns, expected {n_columns}")
+        n_columns = block.n_columns
+        labels += block.n_labels
+        rows.append(
+            {
+                "file": path.name,
+                "first_label": block.first_label,
+                "n_labels": block.n_labels,
+                "nnz": block.nnz,
+                "dtype": str(block.data.dtype),
+                "bytes": path.stat().st_size,
+                "crc32": metadata.get("crc32"),
+            }
+        )
+    if n_columns is None:
+        raise ModelFormatError(f"{folder}: holds no block")
+    if n_labels is not None and labels != n_labels:
+        raise ModelFormatError(f"{folder}: its blocks hold {labels} labels, expected {n_labels}")
+    manifest = {
+        "n_labels": labels,
+        "n_features": n_columns - (bias is not None),
+        "bias": bias,
+        "normalize": bool(normalize),
+        "params": params or {},
+        "files": files or {},
+        "blocks": rows,
+    }
+    return _folder.write_manifest(folder, kind, manifest, version=FORMAT_VERSION)
+
+
+def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest, checked for version and for the presence and size of each file."""
+    folder = Path(directory)
+    keys = ("n_labels", "n_features", "bias", "normalize", "params", "files", "blocks")
+    manifest = _folder.read_manifest(folder, *KINDS, version=FORMAT_VERSION, required=keys)
+    for row in manifest["blocks"]:
+        file = folder / row["file"]
+        if not file.is_file():
+            raise ModelFormatError(f"{file}: file is missing")
+        if file.stat().st_size != row["bytes"]:
+            raise ModelFormatError(
+                f"{file}: truncated or damaged, expected {row['bytes']} bytes, got {file.stat().st_size}"
+            )
+    for name in manifest["files"].values():
+        if not (folder / name).is_file():
+            raise ModelFormatError(f"{folder / name}: file is missing")
+    return manifest
+
+
+def read_blocks(
+    directory: str | os.PathLike[str], manifest: dict[str, Any], *, mmap: bool, verify: bool
+) -> list[Block]:
+    """The blocks a manifest lists, each checked against its row."""
+    folder = Path(directory)
+    blocks = []
+    for index, row in enumerate(manifest["blocks"]):
+        path = block_path(folder, index)
+        block, _, metadata = _open_block(path, map_file=mmap, verify=verify)
+        got = (block.first_label, block.n_labels, block.nnz)
+        expected = (row["first_label"], row["n_labels"], row["nnz"])
+        if got != expected:
+            raise ModelFormatError(
+                f"{path}: damaged, (first_label, n_labels, nnz) is {got}, expected {expected}"
+            )
+        if verify and metadata.get("crc32") != row["crc32"]:
+            raise ModelFormatError(f"{path}: damaged, checksum differs from the manifest")
+        blocks.append(block)
+    return blocks

@@ -1,0 +1,443 @@
+"""`TextClassifier`: texts and tag names in, suggestions with probabilities out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from xmc_fast.linear import OneVsAll
+from xmc_fast.model import SparseModel
+from xmc_fast.text import TfidfVectorizer
+from xmc_fast.texts import _store
+from xmc_fast.texts._evaluation import Evaluation, evaluation
+from xmc_fast.texts._explain import Explanation, LabelDescription, describe_label, explain
+from xmc_fast.texts._inputs import Columns, text_columns
+from xmc_fast.texts._labels import Encoded, encode, keep_entries
+from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
+
+Path = str | os.PathLike[str]
+
+
+class TextClassifier(BaseEstimator):  # type: ignore[misc]
+    """Suggest labels for texts: tf-idf features, a linear model, probabilities, and names throughout.
+
+    Parameters
+    ----------
+    model : estimator, optional
+        Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``.
+    analyzer : "word", "char" or "char_wb"
+        Terms are words, or character n-grams (for languages without spaces, or for word parts).
+    ngram_range : (int, int)
+        Fewest and most words (or characters) of a term.
+    min_df : int or float
+        Leave out terms of fewer texts (a count, or a share of the texts); not with ``hashing``.
+    stop_words : "english", list of str or None
+        Words to leave out.
+    strip_accents : "unicode", "ascii" or None
+        Whether é and e are the same character.
+    sublinear_tf : bool
+        Use 1 + log(count) for the count of a term.
+    hashing : int, optional
+        Hash terms to so many columns instead of keeping a vocabulary, whose size has no bound.
+    weights : dict, optional
+        Weight of each text column of a frame, for example ``{"title": 2}``; columns not named have weight 1.
+    calibrate : float
+        Share of the rows that is not trained on but used to turn scores into probabilities. 0: no
+        probabilities, all rows are trained on.
+    n_jobs : int, optional
+        Threads; results do not depend on their number.
+    random_state : int, RandomState or None
+        Chooses the rows for calibration, and seeds the default model.
+
+    Attributes
+    ----------
+    label_names_ : list of str
+        Label of each column. Names are sorted; ids and matrices keep their order.
+    label_counts_ : array of int
+        Usable rows of each label (before the share for calibration is taken).
+    vectorizer_, model_
+        The fitted vectorizer and model.
+    fit_report_ : dict
+        What was read and left out: ``rows``, ``trained``, ``held_out``, ``empty_texts`` (no text but white
+        space), ``missing_texts`` (of these, None or NaN), ``unlabelled_rows``, ``repeated_labels`` (within a
+        row), ``unknown_labels`` (not in ``label_names``), ``labels``, ``labels_without_rows`` (all of their
+        rows are held out: they are not learned), ``calibrated``.
+    reading_ : dict
+        How the training data was read, where known: ``sep``, and of files ``text`` and ``label``, the names of
+        the columns. The commands read other files alike.
+
+    Notes
+    -----
+    Rows without text and rows without labels are left out of the training and counted in ``fit_report_``:
+    a row that nobody has tagged yet is not a row to which no tag applies. Texts without any known term get no
+    suggestion; they would all get the most frequent labels.
+
+    Examples
+    --------
+    >>> texts = ["green tea", "black tea", "iron ore", "steel and iron"] * 10
+    >>> tags = [["drink"], ["drink"], ["metal", "mining"], ["metal"]] * 10
+    >>> classifier = TextClassifier(calibrate=0.2).fit(texts, tags)
+    >>> [suggestion.label for suggestion in classifier.predict_one("fine tea", k=1)]
+    ['drink']
+    >>> classifier.predict(["qqq"])
+    [[]]
+    """
+
+    label_counts_: npt.NDArray[np.int64] | None
+    reading_: dict[str, Any]
+    _feature_names: list[str] | None = None  # read when first needed
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        analyzer: str = "word",
+        ngram_range: tuple[int, int] = (1, 1),
+        min_df: float = 2,
+        stop_words: Any = None,
+        strip_accents: str | None = None,
+        sublinear_tf: bool = True,
+        hashing: int | None = None,
+        weights: dict[str, float] | None = None,
+        calibrate: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.model = model
+        self.analyzer = analyzer
+        self.ngram_range = ngram_range
+        self.min_df = min_df
+        self.stop_words = stop_words
+        self.strip_accents = strip_accents
+        self.sublinear_tf = sublinear_tf
+        self.hashing = hashing
+        self.weights = weights
+        self.calibrate = calibrate
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(
+        self,
+        texts: Any,
+        labels: Any,
+        *,
+        sep: str | None = None,
+        label_names: Sequence[str] | None = None,
+        label_range: tuple[int, int] | None = None,
+        checkpoint: Path | None = None,
+        engine: Any = None,
+    ) -> TextClassifier:
+        """Train.
+
+        Parameters
+        ----------
+        texts : list of str, Series, or frame
+            pandas, polars or pyarrow. Every column of a frame is a text column; see ``weights``.
+        labels : list, Series or matrix
+            Per row a list of names (or ids), one name (or id), or one string of names with ``sep`` between
+            them; or a binary matrix.
+        sep : str, optional
+            What separates the names of one string. By default the first of ``| ; tab ,`` that occurs.
+        label_names : sequence of str, optional
+            The labels in order: names of a matrix's columns or of ids; labels that are not among them are
+            left out and counted.
+        label_range : (start, stop), optional
+            Train these labels only, by their order; `concat` joins the parts.
+        checkpoint, engine
+            As in the model's ``fit`` (see `OneVsAll.fit`).
+        """
+        if not 0 <= self.calibrate < 1:
+            raise ValueError(f"calibrate must be a share from 0 to below 1, got {self.calibrate!r}")
+        columns = text_columns(texts)
+        encoded = encode(labels, label_names, sep)
+        if encoded.Y.shape[0] != columns.n_rows:
+            raise ValueError(f"texts has {columns.n_rows} rows, labels has {encoded.Y.shape[0]}")
+        filled = columns.filled
+        Y = encoded.known
+        usable = np.flatnonzero(filled & (np.diff(Y.indptr) > 0))
+        if not len(usable):
+            raise ValueError(f"none of the {columns.n_rows} rows has both a text and a label")
+        names = encoded.names
+        if label_names is None and encoded.by_name:  # not those of unusable rows only
+            found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
+            names, Y = [names[i] for i in found], Y[:, found]
+        train, held_out = self._split(usable)
+        self.text_columns_ = columns.names
+        self.label_names_ = names
+        self.reading_ = {"sep": sep or encoded.sep} if encoded.sep else {}
+        counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
+        self.vectorizer_, self._feature_names = self._make_vectorizer(), None
+        X = self.vectorizer_.fit_transform(columns.take(train).given)
+        options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
+        given = {name: value for name, value in options.items() if value is not None}
+        fitted = self._make_model().fit(X, Y[train], **given)
+        linear = getattr(fitted, "model_", None)
+        self.model_ = linear if isinstance(linear, SparseModel) else fitted
+        if label_range is not None:
+            chosen = slice(*label_range)
+            self.label_names_, counts, Y = self.label_names_[chosen], counts[chosen], Y[:, chosen]
+        self.label_counts_ = counts
+        if isinstance(self.model_, SparseModel):
+            self.model_ = _store.named(self.model_, self.label_names_)
+        self.fit_report_ = {
+            "rows": columns.n_rows,
+            "trained": len(train),
+            "held_out": len(held_out),
+            "empty_texts": int((~filled).sum()),
+            "missing_texts": columns.missing,
+            "unlabelled_rows": int((~encoded.labelled).sum()),
+            "repeated_labels": encoded.repeated,
+            "unknown_labels": len(encoded.unknown),
+            "labels": len(self.label_names_),
+            "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
+            "calibrated": False,
+        }
+        if len(held_out):
+            self._calibrate(columns.take(held_out), Y[held_out])
+        return self
+
+    def predict(
+        self,
+        texts: Any,
+        k: int = 5,
+        *,
+        threshold: float | None = None,
+        proba: bool | None = None,
+        output: str = "suggestions",
+    ) -> Any:
+        """The ``k`` best labels of each text.
+
+        Parameters
+        ----------
+        texts : list of str, Series, or frame
+            As in `fit`. Missing values are empty texts. A list given to a model of several text columns is
+            taken as the last column, the others as empty.
+        k : int
+            Most labels per text.
+        threshold : float, optional
+            Leave out labels of a smaller probability (or score).
+        proba : bool, optional
+            Probabilities (True) or raw scores (False); by default probabilities where the model has them.
+        output : "suggestions", "frame" or "csr"
+            A list of `Suggestion` per text; a frame with the columns row, rank, label, probability (pandas, or
+            a dict of lists where pandas is not installed); or scipy CSR (texts x labels).
+
+        Returns
+        -------
+        Best first. A text without any known term has no suggestions (see `known_terms`).
+        """
+        if output not in ("suggestions", "frame", "csr"):
+            raise ValueError(f"output must be 'suggestions', 'frame' or 'csr', got {output!r}")
+        top = self._top(self.transform(texts), k, threshold, proba)
+        if output == "csr":
+            return top
+        return (frame if output == "frame" else suggestions)(top, self.label_names_)
+
+    def predict_one(
+        self, text: Any, k: int = 5, *, threshold: float | None = None, proba: bool | None = None
+    ) -> list[Suggestion]:
+        """The ``k`` best labels of one text (a str, or a dict of text columns), with little overhead."""
+        row = self.transform(
+            {name: [value] for name, value in text.items()} if isinstance(text, dict) else [text]
+        )
+        if not row.nnz:
+            return []
+        ids, values = self.model_.predict_one((row.indices, row.data), k, **self._proba(proba))
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return [
+            Suggestion(self.label_names_[label], value)
+            for label, value in pairs
+            if threshold is None or value >= threshold
+        ]
+
+    def known_terms(self, texts: Any) -> npt.NDArray[np.int64]:
+        """How many different terms of each text the model knows; 0: it has nothing to go by."""
+        counts: npt.NDArray[np.int64] = np.diff(self.transform(texts).indptr)
+        return counts
+
+    def evaluate(
+        self, texts: Any, labels: Any, k: Sequence[int] = (1, 3, 5), *, sep: str | None = None, **options: Any
+    ) -> Evaluation:
+        """Compare the suggestions with true labels.
+
+        Names are matched to the model's labels, in any order. Labels that the model does not know count as
+        misses: they lower recall, and each is a label of F1 zero in macro averages. Rows without labels are
+        left out. Both are counted in the result. ``options`` are those of `xmc_fast.metrics.report`.
+        """
+        encoded = self.encode(labels, sep)
+        X = self.transform(texts)
+        if encoded.Y.shape[0] != X.shape[0]:
+            raise ValueError(f"texts has {X.shape[0]} rows, labels has {encoded.Y.shape[0]}")
+        top = self._top(X, max(k), None, None)
+        return evaluation(encoded, top, np.diff(X.indptr) > 0, k, n_jobs=self.n_jobs, **options)
+
+    def encode(self, labels: Any, sep: str | None = None) -> Encoded:
+        """Labels of any form as a matrix with the model's columns, then those of unknown labels.
+
+        Strings are split at ``sep``, by default where those of the training were.
+        """
+        check_is_fitted(self, "model_")
+        return encode(labels, self.label_names_, sep or self.reading_.get("sep"))
+
+    def explain(self, text: Any, label: str | None = None, top: int = 10) -> Explanation:
+        """Why a label gets its score: the contribution of each term of a text (a str, or a dict of columns).
+
+        The contributions and the bias add up to the score. ``label`` is by default the best one of the text;
+        ``top`` is how many terms are shown (all are kept).
+        """
+        return explain(self, text, label, top)
+
+    def describe_label(self, label: str, top: int = 10) -> LabelDescription:
+        """The strongest terms for and against a label, its frequency, and the labels most like it."""
+        return describe_label(self, label, top)
+
+    @property
+    def feature_names_(self) -> list[str] | None:
+        """Term of each feature; None where terms are hashed."""
+        check_is_fitted(self, "model_")
+        if self._feature_names is None and self.hashing is None:
+            self._feature_names = self.vectorizer_.get_feature_names_out().tolist()
+        return self._feature_names
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the model gives probabilities."""
+        check_is_fitted(self, "model_")
+        return getattr(self.model_, "calibration", None) is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's weights in memory."""
+        check_is_fitted(self, "model_")
+        return int(self.model_.nbytes)
+
+    def save(self, directory: Path, *, prepared: bool = False) -> None:
+        """Write one folder, without pickle; an older model there is replaced."""
+        check_is_fitted(self, "model_")
+        _store.save(self, directory, prepared)
+
+    @classmethod
+    def load(cls, directory: Path, *, mmap: bool = True, verify: bool = False) -> TextClassifier:
+        """Open what `save` wrote (`xmc_fast.load` opens it too)."""
+        loaded: TextClassifier = _store.load(cls, directory, mmap, verify)
+        return loaded
+
+    @classmethod
+    def from_parts(
+        cls, vectorizer: Any, model: Any, *, label_names: Sequence[str] | None = None
+    ) -> TextClassifier:
+        """A classifier of a fitted vectorizer and a model trained on its features.
+
+        ``vectorizer`` is an `xmc_fast.text.TfidfVectorizer`, or scikit-learn's without functions of the user.
+        """
+        out = cls()
+        terms = _store.n_terms(vectorizer)
+        features = getattr(model, "n_features", getattr(model, "n_features_in_", terms))
+        if terms != features:
+            raise ValueError(f"the vectorizer has {terms} terms, the model {features} features")
+        if label_names is None:
+            label_names = getattr(model, "label_names", None)
+        n_labels = int(getattr(model, "n_labels", getattr(model, "n_labels_", 0)))
+        names = [str(i) for i in range(n_labels)] if label_names is None else [str(n) for n in label_names]
+        if len(names) != n_labels:
+            raise ValueError(f"label_names has {len(names)} entries, the model has {n_labels} labels")
+        out.vectorizer_, out.model_, out.label_names_ = vectorizer, model, names
+        out.text_columns_, out.label_counts_, out.fit_report_, out.reading_ = [""], None, {}, {}
+        return out
+
+    @classmethod
+    def concat(cls, parts: Sequence[TextClassifier]) -> TextClassifier:
+        """One classifier with the labels of several that share a vectorizer (parts of the labels).
+
+        Each label keeps the probabilities that were fitted in its part.
+        """
+        if not parts:
+            raise ValueError("parts must hold at least one classifier, got none")
+        first = parts[0]
+        for position, part in enumerate(parts):
+            if not _store.same_vectorizer(part.vectorizer_, first.vectorizer_):
+                raise ValueError(
+                    f"parts[{position}] has another vectorizer than parts[0]: they were trained on other texts"
+                )
+        names = [name for part in parts for name in part.label_names_]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the label {twice!r} is in two parts")
+        model = SparseModel.concat([part.model_ for part in parts])
+        model.calibration = _store.joined_calibration([part.model_.calibration for part in parts])
+        out = cls(**first.get_params(deep=False))
+        out.vectorizer_, out.label_names_, out.text_columns_ = first.vectorizer_, names, first.text_columns_
+        out.model_ = _store.named(model, names)
+        counts = [part.label_counts_ for part in parts if part.label_counts_ is not None]
+        out.label_counts_ = np.concatenate(counts) if len(counts) == len(parts) else None
+        out.fit_report_, out.reading_ = {**first.fit_report_, "labels": len(names)}, first.reading_
+        return out
+
+    def _split(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Rows to train on and rows to calibrate on, both ascending."""
+        n_held = round(self.calibrate * len(rows))
+        chosen = check_random_state(self.random_state).permutation(len(rows))[:n_held]
+        held = np.zeros(len(rows), bool)
+        held[chosen] = True
+        return rows[~held], rows[held]
+
+    def _make_vectorizer(self) -> TfidfVectorizer:
+        hashed = self.hashing is not None
+        return TfidfVectorizer(
+            analyzer=self.analyzer,
+            ngram_range=self.ngram_range,
+            min_df=1 if hashed else self.min_df,
+            stop_words=self.stop_words,
+            strip_accents=self.strip_accents,
+            sublinear_tf=self.sublinear_tf,
+            n_features=self.hashing,
+            weights=self.weights,
+            n_jobs=self.n_jobs,
+        )
+
+    def _make_model(self) -> Any:
+        if self.model is None:
+            return OneVsAll(n_jobs=self.n_jobs, random_state=self.random_state)
+        return clone(self.model)
+
+    def transform(self, texts: Any) -> sp.csr_matrix:
+        """The tf-idf rows of texts that the model is applied to, float32."""
+        check_is_fitted(self, "model_")
+        columns = text_columns(texts).select(self.text_columns_)
+        X = self.vectorizer_.transform(columns.given)
+        return X if X.dtype == np.float32 else X.astype(np.float32)
+
+    def _proba(self, proba: bool | None) -> dict[str, bool]:
+        wanted = self.calibrated if proba is None else proba
+        if wanted and not self.calibrated:
+            raise ValueError("proba=True needs probabilities: train with calibrate above 0")
+        return {"proba": True} if wanted else {}
+
+    def _top(self, X: sp.csr_matrix, k: int, threshold: float | None, proba: bool | None) -> sp.csr_matrix:
+        """The best labels of rows; none where a row is empty."""
+        options: dict[str, Any] = self._proba(proba)
+        if isinstance(self.model_, SparseModel):
+            options["n_jobs"] = self.n_jobs
+        top = self.model_.predict(X, k, **options)
+        keep = np.repeat(np.diff(X.indptr) > 0, np.diff(top.indptr))
+        if threshold is not None:
+            keep &= top.data >= threshold
+        return keep_entries(top, keep)
+
+    def _calibrate(self, columns: Columns, Y: sp.csr_matrix) -> None:
+        if not isinstance(self.model_, SparseModel):
+            return
+        X = self.vectorizer_.transform(columns.given)
+        try:
+            self.model_.calibrate(X, Y, n_jobs=self.n_jobs)
+        except ValueError:  # no right label among the candidates of so few rows
+            return
+        self.fit_report_["calibrated"] = True

@@ -1,0 +1,82 @@
+"""The metrics of suggestions, with what could not be compared counted beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from xmc_fast import metrics
+from xmc_fast._arrays import to_scipy
+from xmc_fast.texts._labels import Encoded
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a classifier on labelled texts; ``evaluation["precision@5"]`` gives one number."""
+
+    report: metrics.Report
+    rows: int  # compared
+    unlabelled_rows: int  # left out
+    rows_without_suggestion: int  # of the compared: no known term
+    unknown_labels: int  # different labels that the model does not have
+    unknown_assignments: int  # how often they occur: misses
+    repeated_labels: int  # within a row, counted once
+    suggestion: Any = None  # of `xmc_fast.metrics.suggest`: the best k and threshold for these rows
+
+    def __getitem__(self, name: str) -> Any:
+        return self.report[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers: those of the report, and ``counts``."""
+        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        advice = {} if self.suggestion is None else {"suggestion": self.suggestion._asdict()}
+        return {**self.report.to_dict(), "counts": counts, **advice}
+
+    def __str__(self) -> str:
+        notes = [
+            (self.unlabelled_rows, "rows without labels left out"),
+            (self.rows_without_suggestion, "rows without a known term: no suggestion"),
+            (
+                self.unknown_assignments,
+                f"assignments of {self.unknown_labels:,} labels that the model does not have: counted as misses",
+            ),
+            (self.repeated_labels, "repeated labels within a row counted once"),
+        ]
+        lines = [f"{count:,} {what}" for count, what in notes if count]
+        return "\n".join([f"{self.rows:,} rows", *lines, "", str(self.report)])
+
+
+def evaluation(
+    truth: Encoded,
+    top: sp.csr_matrix,
+    known: npt.NDArray[np.bool_],
+    k: Sequence[int],
+    *,
+    suggest: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Compare predictions (CSR, best first) with labels; ``known`` are the rows with a known term.
+
+    ``suggest`` also looks for the best k and threshold.
+    """
+    rows = np.flatnonzero(truth.labelled)
+    if not len(rows):
+        raise ValueError(f"none of the {truth.Y.shape[0]} rows has a label: nothing to compare")
+    Y = truth.Y[rows]
+    wide = top[rows] if len(rows) < top.shape[0] else top
+    wide = to_scipy(wide.indptr, wide.indices, wide.data, Y.shape)
+    return Evaluation(
+        metrics.report(Y, wide, k=k, **options),
+        rows=len(rows),
+        unlabelled_rows=truth.Y.shape[0] - len(rows),
+        rows_without_suggestion=int((~known[rows]).sum()),
+        unknown_labels=len(truth.unknown),
+        unknown_assignments=truth.unknown_count,
+        repeated_labels=truth.repeated,
+        suggestion=metrics.suggest(Y, wide) if suggest else None,
+    )
