@@ -35,10 +35,13 @@ def plain_suffix(path: Path) -> str:
 
 
 def _zstd() -> Any:
-    for name in ("compression.zstd", "backports.zstd", "zstandard"):
+    # Not the package zstandard: it reads a truncated file as if it had ended there.
+    for name in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-    raise ValueError("a .zst file needs Python 3.14 or the package zstandard: pip install zstandard")
+    raise ValueError(
+        "a .zst file needs Python 3.14 or the package backports.zstd: pip install backports.zstd"
+    )
 
 
 def _compression(path: Path, head: bytes) -> str:
@@ -63,7 +66,7 @@ def open_binary(path: Path, mode: str = "rb", *, like: Path | None = None) -> It
             file = stack.enter_context(lzma.LZMAFile(file, mode))
         elif suffix == ".zst":
             zstd = _zstd()
-            errors = (*errors, getattr(zstd, "ZstdError", EOFError))
+            errors = (*errors, zstd.ZstdError)
             file = stack.enter_context(zstd.open(file, mode))
         try:
             yield cast("IO[bytes]", file)
