@@ -39,7 +39,7 @@ void bind_linear(py::module_& m) {
          const Array<int64_t>& blocks, int solver, int loss, int init, double C, double tol, int max_iter,
          uint64_t seed, float threshold, int64_t keep_top, int threads, const py::function& on_block) {
         LinearProblem p;
-        if (x_dense.size()) {
+        if (x_dense.shape(0)) {  // its rows: a matrix without columns has no size
           p.X_dense = {x_dense.shape(0), x_dense.shape(1), x_dense.data()};
         } else {
           p.X = csr_view(n_features, x_indptr, x_indices, x_data);
