@@ -97,7 +97,7 @@ class Dask:
         self.address = cluster.scheduler_address
 
     def ready(self, count=4):
-        self.client.wait_for_workers(count, timeout=60)
+        self.client.wait_for_workers(count, timeout=300)
 
     @contextlib.contextmanager
     def workers(self, count):
