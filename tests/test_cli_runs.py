@@ -121,3 +121,23 @@ def test_mach_trains_predicts_and_tells_its_size(train, tmp_path, capsys):
     out = str(tmp_path / "out.txt")
     assert main(["predict", str(tmp_path / "model"), str(train), out, "--optimize", "macro-f1"]) == 1
     assert "no calibrated probabilities" in capsys.readouterr().err
+
+
+def test_tree_trains_resumes_predicts_and_tells_its_size(train, tmp_path, capsys):
+    options = ("--model", "tree", "--max-leaf", 8, "--trees", 2, "--C", 2, "--seed", 5, "--threads", 1)
+    run = ("train", train, tmp_path / "model", *options, "--checkpoint", tmp_path / "run", "--calibrate", 0.3)
+    facts = call(capsys, *run)
+    assert (facts["labels"], facts["trees"]) == (40, 2)
+    assert call(capsys, *run)["bytes"] == facts["bytes"]
+    told = call(capsys, "info", tmp_path / "model")
+    assert (told["kind"], told["bytes"], told["weights"]) == ("label_tree", facts["bytes"], facts["weights"])
+    assert call(capsys, "status", tmp_path / "run") | {"seconds_since_last": 0, "per_hour": 0, "seconds_left": 0} == {
+        "unit": "trees", "total": 2, "done": 2, "finished": True,
+        "per_hour": 0, "seconds_left": 0, "seconds_since_last": 0,
+    }  # fmt: skip
+    call(capsys, "predict", tmp_path / "model", train, tmp_path / "out.txt", "-k", 2, "--proba")
+    call(capsys, "predict", tmp_path / "model", train, tmp_path / "out.txt", "--optimize", "macro-f1")
+    assert call(capsys, "evaluate", tmp_path / "model", train)["metrics"]["precision"]["1"] > 0.5
+    assert main([*map(str, ("train", train, tmp_path / "other", *options, "--labels", "0:5"))]) == 1
+    assert "--labels is for --model linear" in capsys.readouterr().err
+    assert main([*map(str, ("merge", tmp_path / "model", tmp_path / "model", tmp_path / "other"))]) == 1

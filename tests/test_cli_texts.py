@@ -289,3 +289,14 @@ def test_errors_name_the_options(table, tmp_path, capsys):
     assert "which column is the text? Name it with --text; it could be title, body" in capsys.readouterr().err
     assert main(["train", str(table), str(tmp_path / "m"), "--text", "title", "--label", "no"]) == 1
     assert "no" in capsys.readouterr().err
+
+
+def test_a_label_tree_of_texts(table, call):
+    folder = table.parent / "tree"
+    assert call("train", table, folder, *OPTIONS, "--model", "tree", "--max-leaf", 2)["labels"] == 5
+    assert call("info", folder)["kind"] == "text_classifier"
+    found = call("explain", folder, "metal")[0]
+    assert found["rows"] == 36
+    assert found["positive"]
+    call("predict", folder, table, table.parent / "out.csv", "--text", "title,body")
+    assert "metal" in (table.parent / "out.csv").read_text(encoding="utf-8")

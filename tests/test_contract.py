@@ -200,7 +200,7 @@ def test_proba(name, fitted):
     X, model = fitted(name)
     assert inspect.signature(model.predict).parameters["proba"].default in (False, None)
     linear = getattr(model, "model_", getattr(model, "model", model))
-    if isinstance(linear, xmc_fast.SparseModel) and linear.calibration is None:
+    if isinstance(linear, (xmc_fast.SparseModel, xmc_fast.LabelTree)) and linear.calibration is None:
         with pytest.raises(ValueError, match="calibrate"):
             predict(model, X, proba=True)
         rows = X if sp.issparse(X) else model.transform(X)

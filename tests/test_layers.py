@@ -17,11 +17,10 @@ SHARED = {"core", "cluster"}  # folders that others may include
 LAYERS = [
     {"_core", "_threads", "_arrays", "_files", "_folder", "_progress", "_work"},
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
-    {"linear", "_checkpoint", "texts", "mach", "text", "knn", "declare"},
+    {"linear", "_checkpoint", "texts", "tree", "mach", "text", "knn", "declare"},
     {
         "engine",
         "planner",
-        "tree",
     },  # models take an engine as an argument (`_work.Engine`), they never import it
     {"plots", "nn"},
     {"cli", "__init__", "__main__"},

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ import scipy.sparse as sp
 
 import xmc_fast
 from reference.tree import search
-from xmc_fast import LabelTree, OneVsAll, _core, metrics
+from xmc_fast import LabelTree, OneVsAll, TextClassifier, _core, engine, metrics
 from xmc_fast._folder import ModelFormatError
 from xmc_fast.data import load_demo, make_synthetic
 
@@ -42,9 +46,9 @@ def test_search_is_that_of_the_reference(data, tree, beam, power):
     X, _ = data
     levels, order = tree.trees_[0]
     model = LabelTree(power=power, normalize=True)
-    model.trees_, model.n_labels_, model.n_features_in_ = tree.trees_, 400, 300
+    model.trees_, model.n_labels_, model.n_features_in_, model.calibration = tree.trees_, 400, 300, None
     got = model.predict(X[:40], 5, beam=beam)
-    for row in range(40):
+    for row in range(40 if beam < 100 else 3):
         ids, scores = search(X[row].toarray().ravel(), levels, beam, 5, power)
         part = slice(got.indptr[row], got.indptr[row + 1])
         np.testing.assert_allclose(got.data[part], scores, rtol=2e-4, atol=1e-6)
@@ -121,3 +125,139 @@ def test_damaged_files_are_refused(tree, tmp_path):
 def test_bad_parameters(data, options, message):
     with pytest.raises(ValueError, match=message):
         LabelTree(**options).fit(*data)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+TRAIN = """
+import sys
+from xmc_fast import LabelTree
+from xmc_fast.data import make_synthetic
+X, Y = make_synthetic(1500, 300, 2000, random_state=0)[:2]
+LabelTree(max_leaf=16, branching=8, max_first=100, n_trees=2).fit(X, Y, checkpoint=sys.argv[1])
+"""
+
+
+def test_killed_run_resumes_to_the_same_bytes(tmp_path):
+    def start(folder):
+        return subprocess.Popen([sys.executable, "-c", TRAIN, str(folder)])
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    run = start(killed)
+    deadline = time.time() + 60
+    while (
+        len(list(killed.glob("tree-0/level-2/block-*"))) < 3 and run.poll() is None and time.time() < deadline
+    ):
+        time.sleep(0.002)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    done = {path: path.stat().st_mtime_ns for path in killed.rglob("block-*")}
+    assert len(done) >= 3
+    assert not (killed / "manifest.json").exists()
+    assert start(whole).wait() == 0
+    assert start(killed).wait() == 0
+    assert contents(killed) == contents(whole)
+    assert sorted(contents(whole)) == [
+        "fit.json",
+        "manifest.json",
+        "tree-0.safetensors",
+        "tree-1.safetensors",
+    ]
+
+
+def test_checkpoint_is_the_model_of_a_fit_without_one(data, tmp_path):
+    X, Y = data
+    model = LabelTree(max_leaf=8, branching=4, max_first=12)
+    plain = model.fit(X, Y).predict(X)
+    model.fit(X, Y, checkpoint=tmp_path / "c")
+    assert (model.predict(X) != plain).nnz == 0
+    made = contents(tmp_path / "c")
+    again = xmc_fast.load(tmp_path / "c")
+    assert (again.predict(X) != plain).nnz == 0
+    before = (tmp_path / "c" / "tree-0.safetensors").stat().st_mtime_ns
+    LabelTree(max_leaf=8, branching=4, max_first=12).fit(X, Y, checkpoint=tmp_path / "c")
+    assert contents(tmp_path / "c") == made
+    assert (tmp_path / "c" / "tree-0.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="of another fit: C is"):
+        LabelTree(C=2, max_leaf=8, branching=4, max_first=12).fit(X, Y, checkpoint=tmp_path / "c")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
+    with pytest.raises(ValueError, match="neither empty"):
+        LabelTree().fit(X, Y, checkpoint=tmp_path / "other")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_engine_gives_the_bytes_of_one_process(data, stored, tmp_path):
+    X, Y = data
+    options = {"max_leaf": 8, "branching": 4, "max_first": 12, "matched": 2}
+    LabelTree(**options).fit(X, Y, checkpoint=tmp_path / "one")
+    workers = engine.connect("threading")
+    model = LabelTree(**options).fit(X, Y, engine=workers, checkpoint=tmp_path / "many" if stored else None)
+    if stored:
+        assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    model.save(tmp_path / "saved")
+    name = "tree-0.safetensors"
+    assert (tmp_path / "saved" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    here, there = model.predict(X, 7), model.predict(X, 7, engine=workers)
+    assert all(
+        getattr(here, part).tobytes() == getattr(there, part).tobytes()
+        for part in ("indptr", "indices", "data")
+    )
+
+
+@pytest.mark.parametrize("n_trees", [1, 2])
+def test_probabilities_are_calibrated(n_trees, tmp_path):
+    X, Y = make_synthetic(4000, 300, 200, random_state=1)[:2]
+    model = LabelTree(max_leaf=16, max_first=20, n_trees=n_trees, beam=20).fit(X[:2000], Y[:2000])
+    with pytest.raises(ValueError, match="calibrate"):
+        model.predict(X, proba=True)
+    model.calibrate(X[2000:3000], Y[2000:3000])
+    p = model.predict(X[3000:], 5, proba=True)
+    assert ((p.data >= 0) & (p.data <= 1)).all()
+    assert all((np.diff(p.data[a:b]) <= 0).all() for a, b in itertools.pairwise(p.indptr))
+    truth = np.asarray(Y[3000:][np.repeat(np.arange(1000), np.diff(p.indptr)), p.indices]).ravel()
+    for low, high in ((0, 0.25), (0.25, 0.6), (0.6, 1.01)):
+        inside = (p.data >= low) & (p.data < high)
+        if inside.sum() > 100:
+            assert abs(truth[inside].mean() - p.data[inside].mean()) < 0.06
+    model.save(tmp_path / "m")
+    again = xmc_fast.load(tmp_path / "m").predict(X[3000:], 5, proba=True)
+    assert (again != p).nnz == 0
+
+
+def test_steps_of_an_explanation_multiply_to_the_score(data):
+    X, Y = data
+    model = LabelTree(max_leaf=8, branching=4, max_first=12, n_trees=2, beam=100).fit(X, Y)
+    top = model.predict(X[:5], 3)
+    for row in range(5):
+        for label, score in zip(*model.predict_one(X[row], 3), strict=True):
+            steps = model.explain(X[row], int(label))
+            assert [s.tree for s in steps] == sorted(s.tree for s in steps)
+            assert all(np.isclose(s.bias + s.contributions.sum(), s.score) for s in steps)
+            product = [np.prod([s.factor for s in steps if s.tree == t]) for t in range(2)]
+            np.testing.assert_allclose(np.mean(product), score, rtol=1e-3)
+    assert top.nnz == 15
+    with pytest.raises(ValueError, match="label must be from 0"):
+        model.explain(X[0], 400)
+
+
+def test_texts_and_names(tmp_path):
+    texts = ["green tea", "black tea", "iron ore", "steel and iron", "milk and bread", "fresh bread"] * 20
+    tags = [["drink"], ["drink"], ["metal", "mining"], ["metal"], ["food"], ["food"]] * 20
+    classifier = TextClassifier(model=LabelTree(max_leaf=2), calibrate=0.2).fit(texts, tags)
+    assert classifier.calibrated
+    best = classifier.predict_one("fine black tea", k=1)[0]
+    assert best.label == "drink"
+    why = classifier.explain("fine black tea")
+    assert why.label == "drink"
+    np.testing.assert_allclose(why.probability, best[1], rtol=1e-3)
+    assert "product" in str(why)
+    assert "tea" in why.to_html()
+    assert json.dumps(why.to_dict())
+    about = classifier.describe_label("metal")
+    assert about.rows == 40
+    classifier.save(tmp_path / "m")
+    again = xmc_fast.load(tmp_path / "m", mmap=False)
+    assert again.predict(["iron", "bread"]) == classifier.predict(["iron", "bread"])

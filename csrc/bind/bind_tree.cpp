@@ -61,7 +61,7 @@ void bind_tree(py::module_& m) {
          const Array<float>& x_data, const Array<int64_t>& rows_indptr, const Array<int32_t>& rows_indices,
          const Array<int64_t>& y_indptr, const Array<int32_t>& y_indices, const Array<int64_t>& child_start,
          bool normalize, const std::optional<float>& bias, double C, double tol, float prune, int max_iter,
-         uint64_t seed, int threads) {
+         uint64_t seed, const Array<int64_t>& blocks, int threads, const py::function& on_block) {
         const auto X = csr_view(cols, x_indptr, x_indices, x_data);
         const NodeProblem problem{X,
                                   {normalize, bias.has_value(), bias.value_or(0.f)},
@@ -73,18 +73,22 @@ void bind_tree(py::module_& m) {
                                   prune,
                                   max_iter,
                                   seed};
-        Level level;
-        {
-          const py::gil_scoped_release release;
-          level = train_level(problem, threads);
+        std::vector<ParentBlock> list;
+        for (py::ssize_t b = 0; b + 1 < blocks.size(); b += 2) {
+          list.push_back({blocks.data()[b], blocks.data()[b + 1]});
         }
-        return arrays(std::move(level));
+        const py::gil_scoped_release release;
+        train_level(problem, list, threads, [&](int64_t block, Level&& solved) {
+          const py::gil_scoped_acquire gil;
+          on_block(block, arrays(std::move(solved)));
+        });
       },
       py::arg("cols"), py::arg("x_indptr").noconvert(), py::arg("x_indices").noconvert(),
       py::arg("x_data").noconvert(), py::arg("rows_indptr").noconvert(), py::arg("rows_indices").noconvert(),
       py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("child_start").noconvert(),
       py::arg("normalize"), py::arg("bias"), py::arg("C"), py::arg("tol"), py::arg("prune"),
-      py::arg("max_iter"), py::arg("seed"), py::arg("threads"));
+      py::arg("max_iter"), py::arg("seed"), py::arg("blocks").noconvert(), py::arg("threads"),
+      py::arg("on_block"));
   m.def(
       "tree_chunks",
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices,

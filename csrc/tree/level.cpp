@@ -114,24 +114,4 @@ void Level::add(const std::vector<int64_t>& indptr, const std::vector<int32_t>& 
   entry_start.push_back(static_cast<int64_t>(child.size()));
 }
 
-void Level::append(const Level& other) {
-  const auto join = [](auto& mine, const auto& theirs) {
-    mine.insert(mine.end(), theirs.begin(), theirs.end());
-  };
-  const auto shifted = [](std::vector<int64_t>& mine, const std::vector<int64_t>& theirs) {
-    const int64_t end = mine.back();
-    for (size_t i = 1; i < theirs.size(); ++i) mine.push_back(end + theirs[i]);
-  };
-  shifted(bucket_start, other.bucket_start);
-  shifted(feature_start, other.feature_start);
-  shifted(entry_start, other.entry_start);
-  join(bucket, other.bucket);
-  join(tag, other.tag);
-  join(count, other.count);
-  join(child, other.child);
-  join(weight, other.weight);
-  join(scale, other.scale);
-  join(bias, other.bias);
-}
-
 }  // namespace xmc::tree

@@ -55,7 +55,6 @@ struct Level {
   void add(const std::vector<int64_t>& indptr, const std::vector<int32_t>& indices,
            const std::vector<float>& values, const std::vector<int32_t>& column, int64_t features,
            const std::vector<float>& biases);
-  void append(const Level& other);
 };
 
 // Throws std::invalid_argument unless every index in the arrays is in range: a level that passes can be searched

@@ -3,16 +3,28 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <memory>
 
 #include "core/parallel.h"
+#include "core/prefetch.h"
 #include "core/topk.h"
 
 namespace xmc::tree {
 namespace {
 
-constexpr int64_t kBatch = 512;  // rows that go through the tree together
+// Rows that go through the tree together: the more, the more often a chunk is used while it is in the caches.
+constexpr int64_t kBatch = 16384;
+constexpr int64_t kSmallBatch = 256;  // the least, where rows are shared by threads
+constexpr size_t kAhead = 4;          // visits
+constexpr size_t kFirst = 3;          // parents of a row that are looked at before the others
+
+// The entries of one of a row's features in a chunk.
+struct Found {
+  uint32_t entry, size;
+  float x;
+};
 
 struct Visit {
   int32_t parent, row;
@@ -24,38 +36,80 @@ float penalty(float score, int power) {
   return power == 2 ? missing * missing : power == 3 ? missing * missing * missing : missing;
 }
 
-// The scores of one chunk's children for a row.
-void chunk_scores(const LevelView& level, int64_t p, const CsrView<>& X, int64_t row, float row_scale,
-                  float* score) {
-  const int64_t first = level.child_start[p], children = level.child_start[p + 1] - first;
-  const Bucket* bucket = level.bucket + level.bucket_start[p];
-  const auto mask = static_cast<uint32_t>(level.bucket_start[p + 1] - level.bucket_start[p] - 2);
-  const int shift = std::popcount(mask);
-  const uint16_t* tag = level.tag + level.feature_start[p];
-  const uint8_t* count = level.count + level.feature_start[p];
-  const uint8_t* child = level.child + level.entry_start[p];
-  const int8_t* weight = level.weight + level.entry_start[p];
-  std::fill_n(score, children, 0.f);
-  for (int64_t e = X.begin(row); e < X.end(row); ++e) {
-    const auto feature = static_cast<uint32_t>(X.indices[e]);
-    const uint32_t wanted = feature >> shift;
-    const Bucket from = bucket[feature & mask];
-    const uint32_t end = bucket[(feature & mask) + 1].feature;
-    uint32_t entry = from.entry;
-    for (uint32_t f = from.feature; f < end; ++f) {
-      const uint32_t size = count[f] + 1u;
-      if (tag[f] == wanted) {
-        const float x = X.data[e];
-        for (uint32_t t = entry; t < entry + size; ++t) score[child[t]] += x * static_cast<float>(weight[t]);
-        break;
-      }
-      entry += size;
+// A score below which the penalty is certainly more than `room`: what cannot enter is passed over by one comparison.
+float least_score(float room, int power) {
+  const float root = power == 2 ? std::sqrt(room) : power == 3 ? std::cbrt(room) : room;
+  return 1 - root * 1.0001f - 1e-6f;
+}
+
+// One chunk, as a row meets it.
+class Chunk {
+ public:
+  Chunk(const LevelView& level, int64_t p)
+      : first_(level.child_start[p]),
+        children_(level.child_start[p + 1] - first_),
+        bucket_(level.bucket + level.bucket_start[p]),
+        mask_(static_cast<uint32_t>(level.bucket_start[p + 1] - level.bucket_start[p] - 2)),
+        shift_(std::popcount(mask_)),
+        tag_(level.tag + level.feature_start[p]),
+        count_(level.count + level.feature_start[p]),
+        child_(level.child + level.entry_start[p]),
+        weight_(level.weight + level.entry_start[p]),
+        scale_(level.scale + first_),
+        bias_(level.bias + first_) {}
+
+  int64_t first() const { return first_; }
+  int64_t children() const { return children_; }
+
+  // Asks for the buckets of a row's features.
+  void prefetch_buckets(const CsrView<>& X, int64_t row) const {
+    for (int64_t e = X.begin(row); e < X.end(row); ++e) {
+      prefetch(bucket_ + (static_cast<uint32_t>(X.indices[e]) & mask_));
     }
   }
-  const float* scale = level.scale + first;
-  const float* bias = level.bias + first;
-  for (int64_t c = 0; c < children; ++c) score[c] = score[c] * (scale[c] * row_scale) + bias[c];
-}
+
+  // The scores of the children for a row. `found` is room for the row's features.
+  void scores(const CsrView<>& X, int64_t row, float row_scale, std::vector<Found>& found,
+              float* score) const {
+    found.clear();
+    for (int64_t e = X.begin(row); e < X.end(row); ++e) {
+      const auto feature = static_cast<uint32_t>(X.indices[e]);
+      const uint32_t wanted = feature >> shift_;
+      const Bucket from = bucket_[feature & mask_];
+      const uint32_t end = bucket_[(feature & mask_) + 1].feature;
+      uint32_t entry = from.entry;
+      for (uint32_t f = from.feature; f < end; ++f) {
+        const uint32_t size = count_[f] + 1u;
+        if (tag_[f] == wanted) {
+          prefetch(child_ + entry);
+          prefetch(weight_ + entry);
+          found.push_back({entry, size, X.data[e]});
+          break;
+        }
+        entry += size;
+      }
+    }
+    std::fill_n(score, children_, 0.f);
+    for (const Found& f : found) {
+      for (uint32_t t = f.entry; t < f.entry + f.size; ++t) {
+        score[child_[t]] += f.x * static_cast<float>(weight_[t]);
+      }
+    }
+    for (int64_t c = 0; c < children_; ++c) score[c] = score[c] * (scale_[c] * row_scale) + bias_[c];
+  }
+
+ private:
+  int64_t first_, children_;
+  const Bucket* bucket_;
+  uint32_t mask_;
+  int shift_;
+  const uint16_t* tag_;
+  const uint8_t* count_;
+  const uint8_t* child_;
+  const int8_t* weight_;
+  const float* scale_;
+  const float* bias_;
+};
 
 class Search {
  public:
@@ -68,15 +122,17 @@ class Search {
       row_scale_.push_back(row_scale(options_.rows, squared_length(X_.data + X_.begin(i), X_.size(i))));
     }
     const LevelView& top = levels_.front();
-    visits_.clear();
+    visits_[0].clear();
+    visits_[1].clear();
     for (int64_t p = 0; p < top.parents; ++p) {
       for (int64_t i = from; i < to; ++i)
-        visits_.push_back({static_cast<int32_t>(p), static_cast<int32_t>(i - from), 0});
+        visits_[0].push_back({static_cast<int32_t>(p), static_cast<int32_t>(i - from), 0});
     }
     for (size_t t = 0; t < levels_.size(); ++t) {
       const bool last = t + 1 == levels_.size();
       best_.assign(static_cast<size_t>(to - from), TopK(last ? options_.k : options_.beam));
-      score_level(levels_[t], from);
+      threshold_.assign(best_.size(), -std::numeric_limits<float>::infinity());
+      for (const auto& visits : visits_) score(levels_[t], visits, from);
       if (!last) descend(levels_[t + 1]);
     }
     for (int64_t i = 0; i < to - from; ++i) {
@@ -97,40 +153,59 @@ class Search {
   const std::vector<LevelView>& levels_;
   const BeamOptions options_;
   std::vector<float> row_scale_;
-  std::vector<Visit> visits_, sorted_;
+  std::array<std::vector<Visit>, 2> visits_;  // by parent: of each row the best kFirst parents, then the others
+  std::vector<Visit> sorted_;
   std::vector<int64_t> start_;
   std::vector<TopK> best_;
+  std::vector<float> threshold_;  // of best_
+  std::vector<Found> found_;
 
-  void score_level(const LevelView& level, int64_t from) {
+  // A node is never better than its parent, so that a parent worse than what a row has already is passed over.
+  void score(const LevelView& level, const std::vector<Visit>& visits, int64_t from) {
     std::array<float, kMaxChildren> score;
-    for (const Visit& visit : visits_) {
-      chunk_scores(level, visit.parent, X_, from + visit.row, row_scale_[static_cast<size_t>(visit.row)],
-                   score.data());
-      TopK& best = best_[static_cast<size_t>(visit.row)];
-      const int64_t first = level.child_start[visit.parent],
-                    children = level.child_start[visit.parent + 1] - first;
-      for (int64_t c = 0; c < children; ++c) {
-        const float value = visit.above - penalty(score[static_cast<size_t>(c)], options_.power);
-        if (value >= best.threshold()) best.push({value, static_cast<int32_t>(first + c)});
+    for (size_t v = 0; v < visits.size(); ++v) {
+      const Visit& visit = visits[v];
+      if (v + kAhead < visits.size()) prefetch_row(X_, from + visits[v + kAhead].row);
+      const Chunk chunk(level, visit.parent);
+      if (v + 1 < visits.size()) {
+        Chunk(level, visits[v + 1].parent).prefetch_buckets(X_, from + visits[v + 1].row);
+      }
+      const auto row = static_cast<size_t>(visit.row);
+      if (visit.above < threshold_[row]) continue;
+      chunk.scores(X_, from + visit.row, row_scale_[row], found_, score.data());
+      float least = least_score(visit.above - threshold_[row], options_.power);
+      for (int64_t c = 0; c < chunk.children(); ++c) {
+        const float s = score[static_cast<size_t>(c)];
+        if (s < least) continue;
+        const float value = visit.above - penalty(s, options_.power);
+        if (value < threshold_[row]) continue;
+        best_[row].push({value, static_cast<int32_t>(chunk.first() + c)});
+        threshold_[row] = best_[row].threshold();
+        least = least_score(visit.above - threshold_[row], options_.power);
       }
     }
   }
 
-  // The next level's visits, by parent.
+  // The next level's visits.
   void descend(const LevelView& next) {
-    start_.assign(static_cast<size_t>(next.parents) + 1, 0);
-    visits_.clear();
+    for (auto& visits : visits_) visits.clear();
     for (size_t i = 0; i < best_.size(); ++i) {
+      size_t rank = 0;
       for (const Scored& s : best_[i].sorted()) {
-        visits_.push_back({s.id, static_cast<int32_t>(i), s.score});
-        ++start_[static_cast<size_t>(s.id) + 1];
+        visits_[rank++ < kFirst ? 0 : 1].push_back({s.id, static_cast<int32_t>(i), s.score});
       }
     }
+    for (auto& visits : visits_) sort(visits, next.parents);
+  }
+
+  void sort(std::vector<Visit>& visits, int64_t parents) {
+    start_.assign(static_cast<size_t>(parents) + 1, 0);
+    for (const Visit& visit : visits) ++start_[static_cast<size_t>(visit.parent) + 1];
     for (size_t p = 1; p < start_.size(); ++p) start_[p] += start_[p - 1];
-    sorted_.resize(visits_.size());
-    for (const Visit& visit : visits_)
+    sorted_.resize(visits.size());
+    for (const Visit& visit : visits)
       sorted_[static_cast<size_t>(start_[static_cast<size_t>(visit.parent)]++)] = visit;
-    visits_.swap(sorted_);
+    visits.swap(sorted_);
   }
 };
 
@@ -139,10 +214,11 @@ class Search {
 void beam_search(const CsrView<>& X, const std::vector<LevelView>& levels, const BeamOptions& options,
                  int threads, int32_t* ids, float* scores) {
   std::vector<std::unique_ptr<Search>> search(static_cast<size_t>(std::max(threads, 1)));
-  parallel_for(chunk_count(X.rows, kBatch), threads, [&](int64_t task, int thread) {
+  const int64_t size = std::clamp(chunk_count(X.rows, std::max(threads, 1)), kSmallBatch, kBatch);
+  parallel_for(chunk_count(X.rows, size), threads, [&](int64_t task, int thread) {
     auto& mine = search[static_cast<size_t>(thread)];
     if (!mine) mine = std::make_unique<Search>(X, levels, options);
-    mine->batch(task * kBatch, std::min(X.rows, (task + 1) * kBatch), ids, scores);
+    mine->batch(task * size, std::min(X.rows, (task + 1) * size), ids, scores);
   });
 }
 

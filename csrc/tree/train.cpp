@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/parallel.h"
@@ -10,8 +12,6 @@
 
 namespace xmc::tree {
 namespace {
-
-constexpr int64_t kTogether = 16;  // parents of a task
 
 // Never a child without rows: its score is this.
 constexpr float kNever = -20;
@@ -145,23 +145,19 @@ class Node {
 
 }  // namespace
 
-Level train_level(const NodeProblem& problem, int threads) {
-  const int64_t parents = problem.rows.rows, tasks = chunk_count(parents, kTogether);
-  std::vector<Level> parts(static_cast<size_t>(tasks));
+void train_level(const NodeProblem& problem, const std::vector<ParentBlock>& blocks, int threads,
+                 const LevelSink& sink) {
   std::vector<std::unique_ptr<Node>> node(static_cast<size_t>(std::max(threads, 1)));
-  parallel_for(tasks, threads, [&](int64_t task, int thread) {
+  std::mutex one_at_a_time;
+  parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t block, int thread) {
     auto& mine = node[static_cast<size_t>(thread)];
     if (!mine) mine = std::make_unique<Node>(problem);
-    for (int64_t p = task * kTogether; p < std::min(parents, (task + 1) * kTogether); ++p) {
-      mine->solve(p, parts[static_cast<size_t>(task)]);
-    }
+    const ParentBlock range = blocks[static_cast<size_t>(block)];
+    Level solved;
+    for (int64_t p = range.first; p < range.last; ++p) mine->solve(p, solved);
+    const std::lock_guard lock(one_at_a_time);
+    sink(block, std::move(solved));
   });
-  Level out;
-  for (Level& part : parts) {
-    out.append(part);
-    part = {};
-  }
-  return out;
 }
 
 }  // namespace xmc::tree

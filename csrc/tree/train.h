@@ -2,11 +2,13 @@
 //
 // For parent p with the rows R_p (those with a label below p, and any further negatives) the squared-hinge
 // one-vs-all problem of linear/problem.h is solved for its children, on R_p alone and on the features that occur
-// there. A row of R_p that has no label below a child is a negative of it. Parents are solved in threads, each
-// by one; the result does not depend on their number.
+// there. A row of R_p that has no label below a child is a negative of it. Blocks of parents are solved in
+// threads, each by one; the result does not depend on their number.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "core/row_options.h"
 #include "core/types.h"
@@ -26,6 +28,14 @@ struct NodeProblem {
   uint64_t seed;
 };
 
-Level train_level(const NodeProblem& problem, int threads);
+struct ParentBlock {
+  int64_t first, last;  // parents [first, last)
+};
+
+// Called once per block, from any thread but never from two at once, in any order, with the block's chunks.
+using LevelSink = std::function<void(int64_t block, Level&& solved)>;
+
+void train_level(const NodeProblem& problem, const std::vector<ParentBlock>& blocks, int threads,
+                 const LevelSink& sink);
 
 }  // namespace xmc::tree

@@ -89,6 +89,7 @@ def sizes(model: Any) -> dict[str, Any]:
         "labels": n_labels(model),
         "features": int(getattr(inner, "n_features", None) or inner.n_features_in_),
         "weights": getattr(inner, "nnz", None),
+        "trees": getattr(inner, "n_trees", None),
         "buckets": getattr(inner, "n_buckets", None),
         "repeats": getattr(inner, "n_repeats", None),
         "bytes": inner.nbytes,

@@ -56,11 +56,13 @@ def model_info(folder: str) -> Output:
     """Sizes and training parameters of a saved model."""
     from xmc_fast._folder import kind_of, read_any_manifest
     from xmc_fast.model import SparseModel, describe_model
+    from xmc_fast.tree import LabelTree
 
     manifest = read_any_manifest(folder)[1]
     facts: dict[str, Any] = {"kind": kind_of(manifest), "disk_bytes": stored(folder)}
     head = [f"kind        {facts['kind'].replace('_', ' ')}", f"on disk     {size(facts['disk_bytes'])}"]
-    if facts["kind"] not in ("sparse_model", "text_classifier", "text_model", "mach"):  # needs torch to open
+    own = ("sparse_model", "text_classifier", "text_model", "label_tree", "mach")
+    if facts["kind"] not in own:  # needs torch to open
         rest = {key: value for key, value in manifest.items() if key not in ("kind", "history", "params")}
         params = manifest.get("params", {})
         lines = [f"{key:<20} {value}" for key, value in rest.items()]
@@ -81,6 +83,10 @@ def model_info(folder: str) -> Output:
         description = describe_model(linear)
         facts |= {**description.to_dict(), "params": linear.params}
         return Output("\n".join([*head, str(description)]), facts)
-    shown = ("labels", "features", "buckets", "repeats")
+    if isinstance(linear, LabelTree):
+        facts["params"] = linear.get_params()
+        facts["levels"] = [int(level["child_start"][-1]) for level in linear.trees_[0][0]]
+        head.append(f"nodes       {' - '.join(map(thousands, facts['levels']))}")
+    shown = ("labels", "features", "weights", "trees", "buckets", "repeats")
     head += [f"{name:<11} {thousands(facts[name])}" for name in shown if name in facts]
     return Output("\n".join([*head, f"size        {size(facts['bytes'])}"]), facts)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def status(folder: Path, now: float | None = None) -> dict[str, Any]:
-    """Counts and times of a run's folder (`OneVsAll` or `Mach`)."""
+    """Counts and times of a run's folder (`OneVsAll`, `LabelTree` or `Mach`)."""
     unit, total, parts, finished = read_run(folder)
     times = sorted(part.stat().st_mtime for part in parts)[-WINDOW:]
     span = times[-1] - times[0] if times else 0.0
@@ -61,6 +61,9 @@ def read_run(folder: Path) -> tuple[str, int, list[Path], bool]:
 
     if (folder / "fit.json").is_file():
         fit = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
+        if "n_trees" in fit:
+            trees = sorted(folder.glob("tree-*.safetensors"))
+            return "trees", fit["n_trees"], trees, is_model_folder(folder)
         (first, last), size = fit["labels"], fit["block_labels"]
         total = -(-last // size) - first // size
         return "blocks", total, sorted(folder.glob("block-*.safetensors")), is_model_folder(folder)

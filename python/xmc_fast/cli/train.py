@@ -39,10 +39,12 @@ EXAMPLES = (
     "xmc-fast train train.txt model/ --calibrate valid.txt",
     "xmc-fast train train.txt model/ --checkpoint /shared/run --engine dask --address tcp://head:8786",
     "xmc-fast train train.txt part-3/ --labels 30000:40000      # a part of the labels; join with merge",
+    "xmc-fast train --model tree posts.csv model/     # a label tree: for 100,000 labels and more",
     "xmc-fast train --model mach --buckets 500 --repeats 8 train.txt model/     # hashed labels",
     "xmc-fast train --model lightxml --encoder DIR texts.txt labels.txt model/     # fine-tune a transformer",
 )
 LINEAR, MACH, TEXT = "linear.OneVsAll", "mach.Mach", "texts.TextClassifier"
+TREE = "tree.LabelTree"
 CANDIDATES = 20  # labels per validation row from which a k and a threshold are chosen
 SHOWN = {"precision": "P", "ndcg": "nDCG", "micro_f1": "micro-F1", "macro_f1": "macro-F1"}
 
@@ -51,10 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_paths(parser, "DATA", "the data (one file or two), then the MODEL folder")
     parser.add_argument(
         "--model",
-        choices=("linear", "mach", "lightxml"),
+        choices=("linear", "tree", "mach", "lightxml"),
         default="linear",
-        help="one-vs-all linear models (default), MACH: linear models of hashed labels, or LightXML: a"
-        " transformer on raw text",
+        help="one-vs-all linear models (default), tree: the same in a label tree, MACH: linear models of hashed"
+        " labels, or LightXML: a transformer on raw text",
     )
     parser.add_argument(
         "--valid",
@@ -94,7 +96,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="weights of text columns, e.g. title=2 (default 1 each)",
     )
     add_parameters(texts, TEXT, *names)
-    linear = parser.add_argument_group("linear models, also of MACH's buckets")
+    linear = parser.add_argument_group("linear models, also of a tree's nodes and of MACH's buckets")
     options = (
         "C",
         "loss",
@@ -108,6 +110,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "solver",
     )
     add_parameters(linear, LINEAR, *options, "max_iter")
+    tree = parser.add_argument_group("label trees (--model tree; there --prune is 0.1 by default)")
+    add_parameters(
+        tree, TREE, "max_leaf", "branching", "max_first", "beam", "power", "matched", n_trees="--trees"
+    )
     hashed = parser.add_argument_group("MACH (--model mach)")
     add_parameters(hashed, MACH, "aggregate", n_buckets="--buckets", n_repeats="--repeats")
     _lightxml.add_options(parser)
@@ -147,7 +153,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def train_texts(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[Any, dict[str, Any]]:
-    """A `TextClassifier` of one-vs-all or MACH."""
+    """A `TextClassifier` of one-vs-all, a label tree or MACH."""
     from xmc_fast.texts import TextClassifier
 
     options = given(args, TEXT) | {"model": make_estimator(args), "n_jobs": args.threads}
@@ -174,7 +180,7 @@ def train_texts(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[A
 
 
 def train_features(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[Any, dict[str, Any]]:
-    """A `OneVsAll` or a `Mach` on features."""
+    """A `OneVsAll`, a `LabelTree` or a `Mach` on features."""
     from xmc_fast.texts._labels import encode
 
     estimator = make_estimator(args)
@@ -188,7 +194,7 @@ def train_features(args: argparse.Namespace, data: Dataset, folder: str) -> tupl
     if args.model == "mach":
         estimator.save(folder)
         return estimator, {}
-    model = estimator.model_
+    model = estimator if args.model == "tree" else estimator.model_
     if args.labels:
         model.params["labels"] = list(args.labels)
     model.save(folder)
@@ -199,6 +205,8 @@ def train_features(args: argparse.Namespace, data: Dataset, folder: str) -> tupl
         truth = encode(labels_of(held_out), names).Y[:, first:last]
         model.calibrate(held_out.X, truth, n_jobs=args.threads)
         model.save(folder)
+    if args.model == "tree":
+        return model, {}
     unfinished = int((estimator.report_["status"] == 1).sum())
     return model, {"not_converged": unfinished}
 
@@ -207,17 +215,22 @@ def make_estimator(args: argparse.Namespace) -> Any:
     """The estimator of ``--model`` with the options given."""
     from xmc_fast.linear import OneVsAll
 
-    options = given(args, LINEAR) | {"n_jobs": args.threads}
+    if args.labels and args.model != "linear":
+        raise ValueError("--labels is for --model linear")
+    options = given(args, TREE if args.model == "tree" else LINEAR) | {"n_jobs": args.threads}
     if options.get("bias") == 0:
         options["bias"] = None
+    if args.model == "tree":
+        from xmc_fast.tree import LabelTree
+
+        return LabelTree(**options)
     base = OneVsAll(**options)
     if args.model != "mach":
         return base
     from xmc_fast.mach import Mach
 
-    for option, value in (("labels", args.labels), ("calibrate", args.calibrate_on)):
-        if value:
-            raise ValueError(f"--{option} is for --model linear")
+    if args.calibrate_on:
+        raise ValueError("--calibrate is for --model linear and --model tree")
     return Mach(**given(args, MACH), base=base, n_jobs=args.threads)
 
 

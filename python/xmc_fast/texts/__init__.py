@@ -2,7 +2,7 @@
 
 from xmc_fast.texts._classifier import TextClassifier
 from xmc_fast.texts._evaluation import Evaluation
-from xmc_fast.texts._explain import Contribution, Explanation, LabelDescription
+from xmc_fast.texts._explain import Contribution, Explanation, LabelDescription, PathExplanation
 from xmc_fast.texts._labels import Encoded
 from xmc_fast.texts._suggestions import Suggestion
 
@@ -12,6 +12,7 @@ __all__ = [
     "Evaluation",
     "Explanation",
     "LabelDescription",
+    "PathExplanation",
     "Suggestion",
     "TextClassifier",
 ]

@@ -18,7 +18,7 @@ from xmc_fast.model import SparseModel
 from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
 from xmc_fast.texts._evaluation import Evaluation, evaluation
-from xmc_fast.texts._explain import Explanation, LabelDescription, describe_label, explain
+from xmc_fast.texts._explain import Explanation, LabelDescription, PathExplanation, describe_label, explain
 from xmc_fast.texts._inputs import Columns, text_columns
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
 from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
@@ -32,7 +32,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     model : estimator, optional
-        Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``.
+        Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``. For hundreds of
+        thousands of labels ``LabelTree()``.
     analyzer : "word", "char" or "char_wb"
         Terms are words, or character n-grams (for languages without spaces, or for word parts).
     ngram_range : (int, int)
@@ -287,11 +288,12 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return encode(labels, self.label_names_, sep or self.reading_.get("sep"))
 
-    def explain(self, text: Any, label: str | None = None, top: int = 10) -> Explanation:
+    def explain(self, text: Any, label: str | None = None, top: int = 10) -> Explanation | PathExplanation:
         """Why a label gets its score: the contribution of each term of a text (a str, or a dict of columns).
 
         The contributions and the bias add up to the score. ``label`` is by default the best one of the text;
-        ``top`` is how many terms are shown (all are kept).
+        ``top`` is how many terms are shown (all are kept). For a `LabelTree` each step of the label's path is
+        explained so, and the score is the product of the steps' factors.
         """
         return explain(self, text, label, top)
 
@@ -424,7 +426,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     def _top(self, X: sp.csr_matrix, k: int, threshold: float | None, proba: bool | None) -> sp.csr_matrix:
         """The best labels of rows; none where a row is empty."""
         options: dict[str, Any] = self._proba(proba)
-        if isinstance(self.model_, SparseModel):
+        if hasattr(self.model_, "calibrate"):
             options["n_jobs"] = self.n_jobs
         top = self.model_.predict(X, k, **options)
         keep = np.repeat(np.diff(X.indptr) > 0, np.diff(top.indptr))
@@ -433,7 +435,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         return keep_entries(top, keep)
 
     def _calibrate(self, columns: Columns, Y: sp.csr_matrix) -> None:
-        if not isinstance(self.model_, SparseModel):
+        if not hasattr(self.model_, "calibrate"):
             return
         X = self.vectorizer_.transform(columns.given)
         try:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast.model import SparseModel
+from xmc_fast.tree import LabelTree
+from xmc_fast.tree._explain import node_weights, path
 
 if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
@@ -88,6 +90,39 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class PathExplanation:
+    """A label's score in a label tree: the product of what the classifiers on its path give, each explained term by
+    term. ``str()`` is a table per step, `to_html` the text with its terms marked, step by step."""
+
+    text: str
+    label: str
+    score: float
+    probability: float | None
+    steps: list[Explanation]  # tree by tree, from the top down; the last one of a tree is the label's own
+    factors: list[float]  # of the steps: their product is a tree's score, the mean of these ``score``
+
+    def __str__(self) -> str:
+        shown = "" if self.probability is None else f", probability {self.probability:.3f}"
+        parts = [f"{self.label}: score {self.score:.4f}{shown}, a product of {len(self.steps)} steps"]
+        for step, factor in zip(self.steps, self.factors, strict=True):
+            parts.append(f"{step}\nfactor {factor:.4f}")
+        return "\n\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        both = zip(self.steps, self.factors, strict=True)
+        steps = [{**step.to_dict(), "factor": factor} for step, factor in both]
+        return {**{name: getattr(self, name) for name in ("label", "score", "probability")}, "steps": steps}
+
+    def to_html(self) -> str:
+        """The text once per step, terms for it green, terms against it red."""
+        return "\n".join(step.to_html() for step in self.steps)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+@dataclass(frozen=True)
 class LabelDescription:
     """What a label has learned: terms with their weights, strongest first, and the labels most like it."""
 
@@ -116,15 +151,38 @@ class LabelDescription:
         )
 
 
-def explain(classifier: TextClassifier, text: Any, label: str | None, top: int) -> Explanation:
+def explain(
+    classifier: TextClassifier, text: Any, label: str | None, top: int
+) -> Explanation | PathExplanation:
     """See `TextClassifier.explain`."""
-    model = _linear(classifier)
+    model = _explained(classifier)
     row, text = _one_text(classifier, text)
     if label is None:
         best = model.predict_one((row.indices, row.data), 1, **classifier._proba(None))[0]
+        if not len(best):
+            raise ValueError("the model suggests no label for this text: name one")
         number = int(best[0])
     else:
         number = label_number(classifier, label)
+    name = classifier.label_names_[number]
+    spans = _spans(classifier.vectorizer_, text)
+    names = _terms(classifier, row.indices, spans, text)
+
+    def contributions(values: Any, weights: Any) -> list[Contribution]:
+        parts = values * weights
+        return [
+            Contribution(
+                names[i],
+                float(values[i]),
+                float(weights[i]),
+                float(parts[i]),
+                spans.get(int(row.indices[i]), ()),
+            )
+            for i in np.argsort(-np.abs(parts), kind="stable").tolist()
+        ]
+
+    if isinstance(model, LabelTree):
+        return _explain_path(model, text, name, number, row, contributions, top)
     columns, weights = _label_weights(model, number)
     values = row.data.astype(np.float64)
     if model.normalize and len(values):
@@ -137,23 +195,34 @@ def explain(classifier: TextClassifier, text: Any, label: str | None, top: int) 
     at[at == len(columns)] = 0
     matched = columns[at] == row.indices if len(columns) else np.zeros(len(at), bool)
     weight = np.where(matched, weights[at], 0.0) if len(columns) else np.zeros(len(at))
-    parts = values * weight
-    spans = _spans(classifier.vectorizer_, text)
-    names = _terms(classifier, row.indices, spans, text)
-    order = np.argsort(-np.abs(parts), kind="stable")
-    contributions = [
-        Contribution(
-            names[i], float(values[i]), float(weight[i]), float(parts[i]), spans.get(int(row.indices[i]), ())
-        )
-        for i in order.tolist()
-    ]
-    score = bias + float(parts.sum())
-    probability = None
-    if model.calibration is not None:
-        z = float(model.calibration.scale[number]) * score + float(model.calibration.shift[number])
-        probability = float(1 / (1 + np.exp(-np.clip(z, -80, 80))))
-    name = classifier.label_names_[number]
-    return Explanation(text, name, score, probability, bias, contributions, top)
+    score = bias + float((values * weight).sum())
+    probability = _probability(model, number, score)
+    return Explanation(text, name, score, probability, bias, contributions(values, weight), top)
+
+
+def _explain_path(
+    model: LabelTree, text: str, name: str, number: int, row: Any, contributions: Any, top: int
+) -> PathExplanation:
+    found = model.explain((row.indices, row.data), number)
+    depths = [len(levels) for levels, _ in model.trees_]
+    steps, scores = [], np.ones(len(depths))
+    for step in found:
+        scores[step.tree] *= step.factor
+        last = step.level + 1 == depths[step.tree]
+        tree = f"tree {step.tree + 1}, " if len(depths) > 1 else ""
+        title = f"{tree}{name}" if last else f"{tree}level {step.level + 1}, node {step.node}"
+        parts = contributions(step.values, step.weights)
+        steps.append(Explanation(text, title, step.score, None, step.bias, parts, top))
+    score = float(scores.mean())
+    probability = _probability(model, number, float(model.margin(np.array([score], np.float32))[0]))
+    return PathExplanation(text, name, score, probability, steps, [step.factor for step in found])
+
+
+def _probability(model: Any, number: int, score: float) -> float | None:
+    if model.calibration is None:
+        return None
+    z = float(model.calibration.scale[number]) * score + float(model.calibration.shift[number])
+    return float(1 / (1 + np.exp(-np.clip(z, -80, 80))))
 
 
 def _one_text(classifier: TextClassifier, text: Any) -> tuple[Any, str]:
@@ -166,11 +235,15 @@ def _one_text(classifier: TextClassifier, text: Any) -> tuple[Any, str]:
 
 def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDescription:
     """See `TextClassifier.describe_label`."""
-    model = _linear(classifier)
+    model = _explained(classifier)
     number = label_number(classifier, label)
-    columns, weights = _label_weights(model, number)
-    own = columns < model.n_features
-    columns, weights = columns[own], weights[own]
+    if isinstance(model, LabelTree):
+        columns, weights, similar = _in_leaf(classifier, model, number, min(top, 5))
+    else:
+        columns, weights = _label_weights(model, number)
+        own = columns < model.n_features
+        columns, weights = columns[own], weights[own]
+        similar = _similar(classifier, model, number, columns, weights, min(top, 5))
     order = np.argsort(-weights, kind="stable")
     counts = classifier.label_counts_
 
@@ -183,7 +256,7 @@ def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDes
         None if counts is None else int(counts[number]),
         strongest(order[weights[order] > 0][:top]),
         strongest(order[::-1][weights[order[::-1]] < 0][:top]),
-        _similar(classifier, model, number, columns, weights, min(top, 5)),
+        similar,
     )
 
 
@@ -195,10 +268,34 @@ def label_number(classifier: TextClassifier, label: str) -> int:
         raise ValueError(f"the model has no label {label!r}") from None
 
 
-def _linear(classifier: TextClassifier) -> SparseModel:
-    if not isinstance(classifier.model_, SparseModel):
-        raise ValueError(f"only linear models are explained, got a {type(classifier.model_).__name__}")
+def _explained(classifier: TextClassifier) -> SparseModel | LabelTree:
+    if not isinstance(classifier.model_, SparseModel | LabelTree):
+        raise ValueError(
+            f"only linear models and label trees are explained, got a {type(classifier.model_).__name__}"
+        )
     return classifier.model_
+
+
+def _in_leaf(
+    classifier: TextClassifier, model: LabelTree, number: int, top: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], list[tuple[str, float]]]:
+    """Features and weights of a label's own classifier in the first tree, and the labels most like it in its leaf."""
+    levels, order = model.trees_[0]
+    parent, node = path(levels, order, number)[-1]
+    columns, weights = node_weights(levels[-1], parent, node)
+    starts = levels[-1]["child_start"]
+    found = []
+    for other in range(int(starts[parent]), int(starts[parent + 1])):
+        if other == node:
+            continue
+        theirs, values = node_weights(levels[-1], parent, other)
+        _, mine, there = np.intersect1d(columns, theirs, assume_unique=True, return_indices=True)
+        size = float(np.linalg.norm(weights) * np.linalg.norm(values))
+        cosine = float(weights[mine] @ values[there]) / size if size else 0.0
+        if cosine > 0:
+            found.append((classifier.label_names_[int(order[other])], cosine))
+    found.sort(key=lambda pair: (-pair[1], pair[0]))
+    return columns, weights, found[:top]
 
 
 def _label_weights(model: SparseModel, label: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

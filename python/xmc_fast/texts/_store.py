@@ -78,7 +78,7 @@ def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) 
     labels = read_json(folder / "labels.json")
     options = (
         {"mmap": mmap, "verify": verify}
-        if kind_of(read_any_manifest(folder / "model")[1]) == "sparse_model"
+        if kind_of(read_any_manifest(folder / "model")[1]) in ("sparse_model", "label_tree")
         else {}
     )
     model = load_any(folder / "model", **options)

@@ -1,5 +1,6 @@
-"""Label trees: linear classifiers in a shallow tree over the labels, for label sets too large for one-vs-all."""
+"""Label trees: one-vs-all in a shallow tree of label clusters, for hundreds of thousands of labels."""
 
 from xmc_fast.tree._estimator import LabelTree
+from xmc_fast.tree._explain import PathStep
 
-__all__ = ["LabelTree"]
+__all__ = ["LabelTree", "PathStep"]

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, features, labels, to_scipy
-from xmc_fast._folder import ModelFormatError, read_manifest, replace_folder, write_manifest
-from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
-from xmc_fast.linear import OneVsAll
-from xmc_fast.model import OneRow, merge_topk
-from xmc_fast.model._tensors import read_tensors, write_tensors
-from xmc_fast.tree._hierarchy import NodeLevel, build_levels
+from xmc_fast._work import Engine, check_engine
+from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
+from xmc_fast.model._calibrate import fit_calibration, sigmoid
+from xmc_fast.tree import _explain, _rows, _store
+from xmc_fast.tree._store import Level
+from xmc_fast.tree._training import TreeFit
 
-Level = dict[str, npt.NDArray[Any]]
-_KIND = "label_tree"
-_PARAMETERS = (
-    *("C", "max_leaf", "branching", "max_first", "beam", "n_trees", "power", "matched", "tol", "bias"),
-    *("normalize", "prune", "max_iter", "random_state"),
-)
+_LEAST = np.float32(1e-37)  # of a score
+_LISTED = 20  # labels of a row, at least, that trees or probabilities rank anew
 
 
 class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
@@ -79,6 +73,8 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
     ----------
     trees_ : list of (levels, order)
         Arrays of each level (csrc/tree/level.h), and the label of each node of the last one.
+    calibration : Calibration or None
+        Of probabilities, after `calibrate`: sigmoid(scale[l] * margin(score) + shift[l]).
     n_labels_, n_features_in_ : int
 
     Examples
@@ -125,36 +121,50 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, Y: Any) -> LabelTree:
+    def fit(
+        self,
+        X: Any,
+        Y: Any,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        engine: Any = None,
+    ) -> LabelTree:
         """Train.
 
         Parameters
         ----------
         X : (n, D) sparse or dense
         Y : (n, L) binary, sparse or dense, any dtype
+        checkpoint : path, optional
+            Folder where blocks of nodes are written as they finish. A later call with the same data and
+            parameters goes on from there and ends with the same bytes; the folder is then a model that `load`
+            opens, and the trees are mapped from it.
+        engine : from `xmc_fast.engine.connect`, optional
+            Train the nodes of each level on its workers; they write into ``checkpoint``, which they must all
+            see, or without one return their blocks. ``n_jobs`` is then the threads of a task. The model has the
+            same bytes. None: threads of this process.
         """
         self._check_parameters()
+        engine = check_engine(engine)
         x = features(X)
         y = labels(Y, n_rows=x.shape[0])
+        run = TreeFit(self, x, y, checkpoint, engine)
+        self.trees_ = run.run()
         self.n_features_in_, self.n_labels_ = x.shape[1], y.shape[1]
-        truth = to_scipy(y.indptr, y.indices, np.ones(len(y.indices), np.float32), y.shape)
-        self.trees_ = []
-        for t in range(self.n_trees):
-            seed = int(self.random_state) + t
-            levels, order = build_levels(
-                normalize(to_scipy(*x)) if self.normalize else to_scipy(*x),
-                truth,
-                max_leaf=self.max_leaf,
-                branching=self.branching,
-                max_first=self.max_first,
-                random_state=seed,
-                n_jobs=self.n_jobs,
-            )
-            self.trees_.append((self._train(x, levels, seed), order))
+        self.calibration: Calibration | None = None
+        if run.folder is not None:
+            _store.finish(run.folder, self)
         return self
 
     def predict(
-        self, X: Any, k: int = 5, *, proba: bool = False, beam: int | None = None, n_jobs: int | None = None
+        self,
+        X: Any,
+        k: int = 5,
+        *,
+        proba: bool = False,
+        beam: int | None = None,
+        n_jobs: int | None = None,
+        engine: Engine | None = None,
     ) -> sp.csr_matrix:
         """The ``k`` best labels of each row that the beam search finds.
 
@@ -164,10 +174,12 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         k : int
             Labels per row. Rows have fewer where the beam reaches fewer.
         proba : bool
-            Nothing changes: scores are products of p(s), from 0 to 1.
+            Probabilities, after `calibrate`; else scores, products of p(s) from 0 to 1.
         beam : int, optional
             Instead of the estimator's.
         n_jobs : int, optional
+        engine : from `xmc_fast.engine.connect`, optional
+            Its workers take ranges of the rows.
 
         Returns
         -------
@@ -176,19 +188,102 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "trees_")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        x = features(X, n_features=self.n_features_in_)
-        threads = resolve_threads(self.n_jobs if n_jobs is None else n_jobs)
         width = self.beam if beam is None else int(beam)
         if width < 1:
             raise ValueError(f"beam must be at least 1, got {width}")
+        if proba and self.calibration is None:
+            raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
+        x = features(X, n_features=self.n_features_in_)
+        threads = self.n_jobs if n_jobs is None else n_jobs
+        if (workers := check_engine(engine)) is not None:
+            return _rows.predict(workers, self, x, {"k": k, "proba": proba, "beam": width}, threads)
         k = min(int(k), self.n_labels_)
-        listed = k if len(self.trees_) == 1 else min(max(4 * k, 20), self.n_labels_)
+        again = proba or len(self.trees_) > 1
+        listed = min(max(4 * k, _LISTED), self.n_labels_) if again else k
+        threads = resolve_threads(threads)
         found = [self._search(x, levels, order, listed, width, threads) for levels, order in self.trees_]
-        if len(found) == 1:
-            return found[0]
-        merged = merge_topk(found, k, n_jobs=threads)
-        merged.data /= len(found)
-        return merged
+        top = found[0]
+        if len(found) > 1:
+            top = merge_topk(found, listed if proba else k, n_jobs=threads)
+            top.data /= len(found)
+        return self._probabilities(top, k) if proba else top
+
+    def calibrate(
+        self,
+        X: Any,
+        Y: Any,
+        *,
+        candidates: int = 50,
+        min_positives: int = 5,
+        prior_strength: float = 5.0,
+        n_jobs: int | None = None,
+    ) -> LabelTree:
+        """Fit probabilities on held-out rows: one sigmoid of the `margin` of the score, and one for each label with
+        enough positives (see `xmc_fast.model.Calibration`).
+
+        Parameters
+        ----------
+        X, Y : (n, D), (n, L)
+            Rows the model was not trained on, and their relevant labels.
+        candidates : int
+            Top labels of each row that the fit looks at.
+        min_positives : int
+            A label that is relevant at least so often among the candidates gets its own sigmoid.
+        prior_strength : float
+            How strongly that one is held at the common one.
+        n_jobs : int, optional
+        """
+        check_is_fitted(self, "trees_")
+        truth = labels(Y, n_labels=self.n_labels_)
+        top = self.predict(X, candidates, n_jobs=n_jobs)
+        if truth.shape[0] != top.shape[0]:
+            raise ValueError(f"X has {top.shape[0]} rows, Y has {truth.shape[0]}")
+        self.calibration = fit_calibration(
+            self.margin(top.data),
+            top.indices,
+            is_relevant(top, truth),
+            self.n_labels_,
+            min_positives=min_positives,
+            prior_strength=prior_strength,
+        )
+        return self
+
+    def margin(self, score: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The classifier's score that alone would give these scores of labels: m with exp(-(1 - m)^power) = score.
+
+        At most 1, and linear where the score itself hardly changes: what probabilities are fitted to.
+
+        >>> LabelTree(power=2).margin(np.exp(-np.array([0.0, 0.25, 1.0], np.float32)))
+        array([1. , 0.5, 0. ], dtype=float32)
+        """
+        loss = -np.log(np.clip(score, _LEAST, 1))
+        return (1 - np.power(loss, 1 / self.power)).astype(np.float32)
+
+    def explain(self, x: Any, label: int) -> list[_explain.PathStep]:
+        """Why a label gets its score for one row: the classifiers on its path, tree by tree from the top down.
+
+        Parameters
+        ----------
+        x : a pair (columns ascending, values), a 1 x n_features matrix or an array of n_features
+        label : int
+
+        Returns
+        -------
+        list of PathStep. In each, ``bias`` and ``contributions`` add up to ``score``; the product of the ``factor``
+        of a tree's steps is its score of the label, and their mean over the trees the model's. A search may still
+        miss the label, where a node of its path is not among the ``beam`` best.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+        >>> model = LabelTree(max_leaf=2).fit(X, [[1, 0], [1, 0], [0, 1], [0, 1]])
+        >>> steps = model.explain([0.8, 0.1], 0)
+        >>> bool(np.isclose(np.prod([s.factor for s in steps]), model.predict([[0.8, 0.1]], 1).data[0]))
+        True
+        """
+        check_is_fitted(self, "trees_")
+        return _explain.explain(self, x, label)
 
     @property
     def nbytes(self) -> int:
@@ -199,48 +294,22 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
             for levels, order in self.trees_
         )
 
+    @property
+    def nnz(self) -> int:
+        """Weights of all nodes."""
+        check_is_fitted(self, "trees_")
+        return sum(len(level["weight"]) for levels, _ in self.trees_ for level in levels)
+
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the model as a folder; an older model there is replaced."""
         check_is_fitted(self, "trees_")
-        with replace_folder(directory) as folder:
-            for t, (levels, order) in enumerate(self.trees_):
-                tensors = {
-                    f"{i}.{name}": array for i, level in enumerate(levels) for name, array in level.items()
-                }
-                write_tensors(folder / f"tree-{t}.safetensors", {"order": order, **tensors}, {"kind": _KIND})
-            write_manifest(
-                folder,
-                _KIND,
-                {
-                    "params": {name: getattr(self, name) for name in _PARAMETERS},
-                    "n_labels": self.n_labels_,
-                    "n_features": self.n_features_in_,
-                },
-            )
+        _store.save(self, directory)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], *, mmap: bool = True, verify: bool = False) -> LabelTree:
-        """Open what `save` wrote. ``mmap`` maps the weights; ``verify`` reads and checks every byte."""
-        manifest = read_manifest(directory, _KIND, required=("params", "n_labels", "n_features"))
-        model = cls(**manifest["params"])
-        model.n_labels_, model.n_features_in_ = int(manifest["n_labels"]), int(manifest["n_features"])
-        model.trees_ = []
-        for t in range(model.n_trees):
-            path = Path(directory) / f"tree-{t}.safetensors"
-            tensors, _ = read_tensors(path, map_file=mmap, verify=verify)
-            depth = 1 + max(int(name.split(".")[0]) for name in tensors if name != "order")
-            levels = [
-                {name.split(".")[1]: array for name, array in tensors.items() if name.startswith(f"{i}.")}
-                for i in range(depth)
-            ]
-            order = tensors["order"]
-            try:
-                nodes = _core.tree_check(levels, model.n_features_in_)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ModelFormatError(f"{path}: {error}") from None
-            if nodes != len(order) or (nodes and not 0 <= order.min() <= order.max() < model.n_labels_):
-                raise ModelFormatError(f"{path}: damaged label tree: order")
-            model.trees_.append((levels, order))
+        """Open what `save`, or `fit` with a checkpoint, made. ``mmap`` maps the weights; ``verify`` reads and checks
+        every byte."""
+        model: LabelTree = _store.load(cls, directory, mmap=mmap, verify=verify)
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -251,73 +320,6 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         tags.target_tags.two_d_labels = True
         return tags
 
-    def _train(self, x: Csr, levels: list[NodeLevel], seed: int) -> list[Level]:
-        done: list[Level] = []
-        with progress(sum(level.rows.shape[0] for level in levels), unit="node", desc="LabelTree") as bar:
-            for parents, level in zip([None, *levels], levels, strict=False):
-                trained = (
-                    self._first_level(x, level, seed)
-                    if parents is None
-                    else self._level(x, self._with_matched(x, parents.rows, done), level, seed)
-                )
-                done.append({**trained, "child_start": level.child_start})
-                bar.update(level.rows.shape[0])
-        return done
-
-    def _first_level(self, x: Csr, level: NodeLevel, seed: int) -> Level:
-        """All nodes of the first level on all rows."""
-        flat = OneVsAll(
-            C=self.C, tol=self.tol, bias=self.bias, normalize=self.normalize, prune=self.prune, max_iter=self.max_iter,
-            n_jobs=self.n_jobs, random_state=seed,
-        )  # fmt: skip
-        W = flat.fit(to_scipy(*x), level.rows.T.tocsr()).model_.to_csr()
-        biases = np.zeros(W.shape[0], np.float32)
-        if self.bias is not None:
-            biases = W[:, -1].toarray().ravel().astype(np.float32) * np.float32(self.bias)
-            W = W[:, :-1].tocsr()
-        W.sort_indices()
-        return _core.tree_chunks(
-            x.shape[1],
-            W.indptr.astype(np.int64),
-            W.indices.astype(np.int32),
-            W.data,
-            biases,
-            level.child_start,
-        )
-
-    def _level(self, x: Csr, parents: sp.csr_matrix, level: NodeLevel, seed: int) -> Level:
-        return _core.tree_train(
-            x.shape[1],
-            *x[:3],
-            parents.indptr.astype(np.int64),
-            parents.indices.astype(np.int32),
-            level.rows.indptr.astype(np.int64),
-            level.rows.indices.astype(np.int32),
-            level.child_start,
-            bool(self.normalize),
-            self.bias,
-            float(self.C),
-            float(self.tol),
-            float(self.prune),
-            int(self.max_iter),
-            seed,
-            resolve_threads(self.n_jobs),
-        )
-
-    def _with_matched(self, x: Csr, rows: sp.csr_matrix, above: list[Level]) -> sp.csr_matrix:
-        """The rows of each node, and those for which the levels above propose it."""
-        if not self.matched:
-            return rows
-        m = min(int(self.matched), rows.shape[0])
-        ids, _ = _core.tree_predict(
-            x.shape[1], *x[:3], above, self.normalize, m, m, self.power, resolve_threads(self.n_jobs)
-        )
-        ends = np.arange(0, ids.size + 1, m)
-        proposed = sp.csr_matrix((np.ones(ids.size, np.float32), ids.ravel(), ends), rows.shape[::-1])
-        both = (rows + proposed.T).tocsr()
-        both.sort_indices()
-        return both
-
     def _search(
         self, x: Csr, levels: list[Level], order: npt.NDArray[np.int32], k: int, beam: int, threads: int
     ) -> sp.csr_matrix:
@@ -327,6 +329,19 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         found = ids >= 0
         indptr = np.concatenate([[0], np.cumsum(found.sum(1), dtype=np.int64)])
         return to_scipy(indptr, order[ids[found]], np.exp(scores[found]), (x.shape[0], self.n_labels_))
+
+    def _probabilities(self, top: sp.csr_matrix, k: int) -> sp.csr_matrix:
+        """The k most probable of the labels of each row."""
+        if self.calibration is None:
+            raise RuntimeError("no calibration")
+        own = self.calibration.scale[top.indices], self.calibration.shift[top.indices]
+        p = sigmoid(own[0] * self.margin(top.data) + own[1])
+        counts = np.diff(top.indptr)
+        rows = np.repeat(np.arange(top.shape[0]), counts)
+        order = np.lexsort((top.indices, -p, rows))
+        best = order[np.arange(len(order)) - np.repeat(top.indptr[:-1], counts) < k]
+        indptr = np.concatenate([[0], np.cumsum(np.minimum(counts, k), dtype=np.int64)])
+        return to_scipy(indptr, top.indices[best], p[best], top.shape)
 
     def _check_parameters(self) -> None:
         def check(name: str, good: bool, expected: str) -> None:

@@ -13,14 +13,16 @@ from xmc_fast import cluster
 _CHUNK = 256  # children that one chunk of the core may have
 
 
-class NodeLevel(NamedTuple):
-    """The nodes of one level. The children of parent ``p`` are ``child_start[p]`` to ``child_start[p + 1] - 1``."""
+class Hierarchy(NamedTuple):
+    """Levels from the top down. The children of parent ``p`` of level ``i`` are the nodes ``starts[i][p]`` to
+    ``starts[i][p + 1] - 1`` of that level; the parents of a level are the nodes of the one above. The first level
+    has no parents: its nodes are cut into chunks. ``order`` is the label of each node of the last level."""
 
-    child_start: npt.NDArray[np.int64]
-    rows: sp.csr_matrix  # (nodes, n) binary: the training rows with a label below the node
+    starts: list[npt.NDArray[np.int64]]
+    order: npt.NDArray[np.int32]
 
 
-def build_levels(
+def build(
     X: sp.csr_matrix,
     Y: sp.csr_matrix,
     *,
@@ -29,30 +31,35 @@ def build_levels(
     max_first: int,
     random_state: int,
     n_jobs: int | None,
-) -> tuple[list[NodeLevel], npt.NDArray[np.int32]]:
-    """Levels from the top down, and the label of each node of the last one.
-
-    Labels are clustered to at most ``max_leaf`` each, clusters to groups of at most ``branching``, until at most
-    ``max_first`` are left. The first level has no parent: its nodes are cut into chunks.
-    """
+) -> Hierarchy:
+    """Cluster labels to at most ``max_leaf`` each, clusters to groups of at most ``branching``, until at most
+    ``max_first`` are left."""
     groups: list[cluster.LabelTree] = []
-    members = [Y]
-    while not groups or members[-1].shape[1] > max_first:
+    members = Y
+    while not groups or members.shape[1] > max_first:
         size = branching if groups else max_leaf
-        found = cluster.label_tree(X, members[-1], max_leaf=size, random_state=random_state, n_jobs=n_jobs)
+        found = cluster.label_tree(X, members, max_leaf=size, random_state=random_state, n_jobs=n_jobs)
         groups.append(found)
-        members.append(_binary(members[-1] @ found.matrix().T))
-    first = members[-1].shape[1]
+        members = _binary(members @ found.matrix().T)
+    first = members.shape[1]
     nodes = np.arange(first)
-    cuts = np.linspace(0, first, -(-first // _CHUNK) + 1).astype(np.int64)
-    levels = [NodeLevel(cuts, members[-1].T.tocsr())]
-    for group, below in zip(reversed(groups), reversed(members[:-1]), strict=True):
+    starts = [np.linspace(0, first, -(-first // _CHUNK) + 1).astype(np.int64)]
+    for group in reversed(groups):
         sizes = np.diff(group.offsets)[nodes]
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        places = np.repeat(group.offsets[nodes] - starts[:-1], sizes) + np.arange(starts[-1])
+        starts.append(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        places = np.repeat(group.offsets[nodes] - starts[-1][:-1], sizes) + np.arange(starts[-1][-1])
         nodes = group.order[places]
-        levels.append(NodeLevel(starts, below.T.tocsr()[nodes]))
-    return levels, nodes.astype(np.int32)
+    return Hierarchy(starts, nodes.astype(np.int32))
+
+
+def node_rows(Y: sp.csr_matrix, hierarchy: Hierarchy) -> list[sp.csr_matrix]:
+    """Of each level (nodes, n) binary: the training rows with a label below the node."""
+    rows = [_binary(Y.T.tocsr()[hierarchy.order])]
+    for starts in reversed(hierarchy.starts[1:]):
+        ones = np.ones(int(starts[-1]), np.float32)
+        parents = sp.csr_matrix((ones, np.arange(len(ones)), starts), (len(starts) - 1, len(ones)))
+        rows.append(_binary(parents @ rows[-1]))
+    return rows[::-1]
 
 
 def _binary(matrix: sp.csr_matrix) -> sp.csr_matrix:
