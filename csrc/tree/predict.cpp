@@ -153,7 +153,8 @@ class Search {
   const std::vector<LevelView>& levels_;
   const BeamOptions options_;
   std::vector<float> row_scale_;
-  std::array<std::vector<Visit>, 2> visits_;  // by parent: of each row the best kFirst parents, then the others
+  std::array<std::vector<Visit>, 2>
+      visits_;  // by parent: of each row the best kFirst parents, then the others
   std::vector<Visit> sorted_;
   std::vector<int64_t> start_;
   std::vector<TopK> best_;
