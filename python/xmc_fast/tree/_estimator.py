@@ -254,7 +254,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         At most 1, and linear where the score itself hardly changes: what probabilities are fitted to.
 
         >>> import numpy as np
-        >>> LabelTree(power=2).margin(np.exp(-np.array([0.0, 0.25, 1.0], np.float32)))
+        >>> LabelTree(power=2).margin(np.exp(-np.array([0.0, 0.25, 1.0], np.float32))).round(3)
         array([1. , 0.5, 0. ], dtype=float32)
         """
         loss = -np.log(np.clip(score, _LEAST, 1))
