@@ -379,3 +379,49 @@ def test_invalid_utf8_separates_words():
     corpus = module._core.Corpus([bad], [1.0], None)
     counts = module._core.TermCounts(corpus, TfidfVectorizer()._analyzer(), 0, True, 1)
     assert counts.select(1, 100)[0] == b"abcd"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"analyzer": "char_wb", "ngram_range": (2, 4)},
+        {"n_features": 2**20},
+        {"ngram_range": (1, 2), "stop_words": "english", "strip_accents": "unicode", "sublinear_tf": True},
+    ],
+)
+def test_few_rows_and_one_row_have_the_bits_of_many(options):
+    vectorizer = TfidfVectorizer(**options).fit(TEXTS * 2)
+    many = vectorizer.transform(TEXTS * 2)  # 24 rows: counted in a table of all terms
+    for i, text in enumerate(TEXTS):  # 1 row: sorted
+        indices, values = vectorizer.transform_one(text)
+        row = many[i]
+        assert np.array_equal(indices, row.indices)
+        assert np.array_equal(values, row.data)
+
+
+def test_few_rows_with_weighted_fields():
+    weights = {"title": 0.3, "body": 1.7}
+    columns = {"title": TEXTS * 2, "body": TEXTS[::-1] * 2}
+    vectorizer = TfidfVectorizer(weights=weights, sublinear_tf=True).fit(columns)
+    many = vectorizer.transform(columns)
+    few = vectorizer.transform({name: texts[:16] for name, texts in columns.items()})
+    assert np.array_equal(few.data, many[:16].data)
+    assert np.array_equal(few.indices, many[:16].indices)
+    indices, values = vectorizer.transform_one({"body": TEXTS[-1], "title": TEXTS[0]})
+    assert np.array_equal(indices, many[0].indices)
+    assert np.array_equal(values, many[0].data)
+    with pytest.raises(ValueError, match="texts with the fields"):
+        vectorizer.transform_one("green tea")
+
+
+def test_a_changed_parameter_changes_the_analyzer():
+    words = ["tea"]
+    vectorizer = TfidfVectorizer(stop_words=words).fit(["green tea", "black bread"])
+    assert len(vectorizer.transform_one("green bread")[0]) == 2
+    words.append("green")
+    assert len(vectorizer.transform_one("green bread")[0]) == 1
+    assert len(vectorizer.transform_one("Bread")[0]) == 1
+    vectorizer.set_params(lowercase=False)
+    assert len(vectorizer.transform_one("Bread")[0]) == 0
+    assert len(pickle.loads(pickle.dumps(vectorizer)).transform_one("bread")[0]) == 1

@@ -11,6 +11,7 @@ namespace xmc::data {
 namespace {
 
 constexpr int64_t kRows = 64;  // rows per block
+constexpr int64_t kFew = 16;   // rows whose counting must not cost as much as the vocabulary is large
 
 // MurmurHash3_x86_32 with seed 0 (Austin Appleby, public domain), which scikit-learn hashes with.
 uint32_t murmur3(std::string_view key) {
@@ -32,10 +33,21 @@ uint32_t murmur3(std::string_view key) {
   return h ^ h >> 16;
 }
 
-// Sums of one row: place_[id] is 1 + its place in the list of this row, 0 if it has not occurred yet.
+bool by_id(const TermEntry& a, const TermEntry& b) {
+  return a.id < b.id;
+}
+
+// Sums of one row: place_[id] is 1 + its place in the list of this row, 0 if it has not occurred yet. For few
+// rows: sorted and added up, in the same order, without a table of all ids.
 class Counter {
  public:
+  explicit Counter(bool few) : few_(few) {}
+
   void add(uint32_t id, float amount, size_t first, std::vector<TermEntry>& entries) {
+    if (few_) {
+      entries.push_back({id, amount});
+      return;
+    }
     if (id >= place_.size()) place_.resize(std::max<size_t>(id + 1, 2 * place_.size()));
     if (place_[id]) {
       entries[first + place_[id] - 1].tf += amount;
@@ -44,18 +56,35 @@ class Counter {
       place_[id] = static_cast<uint32_t>(entries.size() - first);
     }
   }
-  void finish(size_t first, const std::vector<TermEntry>& entries) {
-    for (size_t k = first; k < entries.size(); ++k) place_[entries[k].id] = 0;
+  void finish(size_t first, std::vector<TermEntry>& entries) {
+    if (!few_) {
+      for (size_t k = first; k < entries.size(); ++k) place_[entries[k].id] = 0;
+      return;
+    }
+    const auto begin = entries.begin() + static_cast<std::ptrdiff_t>(first);
+    std::stable_sort(begin, entries.end(), by_id);
+    auto to = begin;
+    for (auto from = begin; from != entries.end(); ++from) {
+      if (to != begin && (to - 1)->id == from->id) {
+        (to - 1)->tf += from->tf;
+      } else {
+        *to++ = *from;
+      }
+    }
+    entries.erase(to, entries.end());
   }
 
  private:
+  bool few_;
   std::vector<uint32_t> place_;
 };
 
 // Counts the terms of a row; find(term) gives their ids.
 class RowCounter {
  public:
-  // Appends the row to entries, in order of first appearance.
+  explicit RowCounter(bool few = false) : counter_(few), sums_(few) {}
+
+  // Appends the row to entries, each term once.
   template <class Find>
   void count(const Corpus& corpus, int64_t row, const Analyzer& analyzer, Find&& find,
              std::vector<TermEntry>& entries) {
@@ -136,10 +165,6 @@ TermRows to_rows(const std::vector<Block>& blocks, const Weighting& weighting, i
     }
   });
   return out;
-}
-
-bool by_id(const TermEntry& a, const TermEntry& b) {
-  return a.id < b.id;
 }
 
 // The first 8 bytes as a number that sorts like them.
@@ -307,7 +332,7 @@ TermRows transform(const Corpus& corpus, const Analyzer& analyzer, const Columns
   const int64_t n = corpus.rows();
   const int64_t count = chunk_count(n, kRows);
   std::vector<Block> blocks(static_cast<size_t>(count));
-  std::vector<RowCounter> counters(static_cast<size_t>(std::max(threads, 1)));
+  std::vector<RowCounter> counters(static_cast<size_t>(std::max(threads, 1)), RowCounter(n <= kFew));
   parallel_for(count, threads, [&](int64_t i, int thread) {
     Block& block = blocks[static_cast<size_t>(i)];
     const int64_t last = std::min((i + 1) * kRows, n);

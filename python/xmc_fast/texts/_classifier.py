@@ -246,12 +246,10 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         self, text: Any, k: int = 5, *, threshold: float | None = None, proba: bool | None = None
     ) -> list[Suggestion]:
         """The ``k`` best labels of one text (a str, or a dict of text columns), with little overhead."""
-        row = self.transform(
-            {name: [value] for name, value in text.items()} if isinstance(text, dict) else [text]
-        )
-        if not row.nnz:
+        row = self._row(text)
+        if not len(row[0]):
             return []
-        ids, values = self.model_.predict_one((row.indices, row.data), k, **self._proba(proba))
+        ids, values = self.model_.predict_one(row, k, **self._proba(proba))
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [
             Suggestion(self.label_names_[label], value)
@@ -417,9 +415,22 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         X = self.vectorizer_.transform(columns.given)
         return X if X.dtype == np.float32 else X.astype(np.float32)
 
+    def _row(self, text: Any) -> tuple[Any, Any]:
+        """Columns and values of one text: `transform` with little overhead."""
+        if isinstance(text, str) and hasattr(self, "model_") and hasattr(self.vectorizer_, "transform_one"):
+            *others, last = self.text_columns_
+            given = text if last == "" else {**dict.fromkeys(others, ""), last: text}
+            columns, values = self.vectorizer_.transform_one(given)
+            return columns, values
+        row = self.transform(
+            {name: [value] for name, value in text.items()} if isinstance(text, dict) else [text]
+        )
+        return row.indices, row.data
+
     def _proba(self, proba: bool | None) -> dict[str, bool]:
-        wanted = self.calibrated if proba is None else proba
-        if wanted and not self.calibrated:
+        calibrated = getattr(self.model_, "calibration", None) is not None
+        wanted = calibrated if proba is None else proba
+        if wanted and not calibrated:
             raise ValueError("proba=True needs probabilities: train with calibrate above 0")
         return {"proba": True} if wanted else {}
 
