@@ -231,7 +231,7 @@ def test_bootstrap_intervals_cover_at_the_nominal_rate():
     truth, covered = 0.3, 0
     for trial in range(50):
         Y = (rng.random((150, 1)) < truth).astype(int)
-        r = metrics.report(Y, np.zeros((150, 1), int), 1, bootstrap=100, level=0.9, random_state=trial)
+        r = metrics.report(Y, np.zeros((150, 1), int), 1, bootstrap=40, level=0.9, random_state=trial)
         low, high = r.intervals["precision"][:, 0]
         covered += low <= truth <= high
     assert 39 <= covered <= 49, covered  # 45 expected, standard deviation 2.1
@@ -246,16 +246,26 @@ def test_bootstrap_equals_resampled_data():
     for _ in range(5):
         rows = rng.integers(0, 50, 50)
         draws.append(metrics.report(Y[rows], ids[rows], (1, 3), bins=freq))
+    groups = rng.permutation(50) % 5
+    rests = [metrics.report(Y[groups != g], ids[groups != g], (1, 3), bins=freq) for g in range(5)]
 
-    def interval(estimate, samples):
-        low, high = np.quantile(samples, (0.25, 0.75), axis=0) - np.mean(samples, axis=0) + estimate
-        return np.minimum(low, estimate).clip(0), np.maximum(high, estimate).clip(max=1)
+    def interval(estimate, of):
+        samples, without = np.array([of(d) for d in draws]), np.array([of(d) for d in rests])
+        low, high = np.sort(samples, axis=0)[[0, 3]]  # 1/4 and 3/4 of 6 gaps: places 1.5 and 4.5 of 1..5
+        low, high = (low + np.sort(samples, axis=0)[1]) / 2, (high + np.sort(samples, axis=0)[4]) / 2
+        jackknife = np.sqrt(4 / 5 * np.sum((without - without.mean(axis=0)) ** 2, axis=0))
+        spread = samples.std(axis=0)
+        stretch = np.where(spread > 0, np.maximum(jackknife / np.where(spread > 0, spread, 1), 1), 1)
+        low, high = (estimate + (end - samples.mean(axis=0)) * stretch for end in (low, high))
+        low, high = np.minimum(low, estimate).clip(0), np.maximum(high, estimate).clip(max=1)
+        low = np.where((spread == 0) & (estimate == 1), 0.25 ** (1 / 50), low)
+        return low, np.where((spread == 0) & (estimate == 0), 1 - 0.25 ** (1 / 50), high)
 
     for name in r.values:
-        want = interval(r[name], [d[name] for d in draws])
+        want = interval(r[name], lambda d, name=name: d[name])
         np.testing.assert_allclose(r.intervals[name], want, atol=1e-12)
         for b in r.bins:
-            want = interval(r.bins[b][name], [d.bins[b][name] for d in draws])
+            want = interval(r.bins[b][name], lambda d, name=name, b=b: d.bins[b][name])
             np.testing.assert_allclose(r.bin_intervals[b][name], want, atol=1e-12)
     assert "[" in str(r)
 

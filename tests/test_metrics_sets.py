@@ -157,10 +157,13 @@ def test_empty_bins_are_shown_as_such():
 
 
 def test_intervals_cover_the_expected_value():
-    """Nominal 95 %: 92 to 98 % of the intervals hold the expected metric, all of them their estimate."""
-    n, n_labels, k = 150, 20, 2
-    names = ["precision", "ndcg", "micro_f1", "macro_f1"]
-    chance = 0.3 / (1 + np.arange(n_labels)) ** 0.7
+    """Nominal 95 %: at least 92 % of the intervals hold the expected metric, all of them their estimate.
+
+    Most labels are rare: many are hit once or never, which the bootstrap alone does not see (75 %).
+    """
+    n, n_labels, k = 120, 100, 2
+    names = ["precision", "ndcg", "micro_f1", "macro_f1", "macro_recall", "coverage", "abandonment"]
+    chance = 0.6 / (1 + np.arange(n_labels))
 
     def draw(rng):
         Y = rng.random((n, n_labels)) < chance
@@ -170,15 +173,29 @@ def test_intervals_cover_the_expected_value():
         Y, scores = draw(np.random.default_rng(seed))
         return metrics.report(Y, scores, k=k, metrics=names, bootstrap=bootstrap, random_state=seed, n_jobs=1)
 
-    runs = [estimates(seed, 150) for seed in range(250)]
-    expected = {m: np.mean([estimates(10_000 + seed)[m][0] for seed in range(500)]) for m in names}
+    runs = [estimates(seed, 40) for seed in range(150)]
+    more = [estimates(10_000 + seed) for seed in range(400)]
+    expected = {m: np.mean([r[m][0] for r in more]) for m in names}
     for name in names:
         low, high = np.array([r.intervals[name][:, 0] for r in runs]).T
         values = np.array([r[name][0] for r in runs])
         assert (low <= values).all()
         assert (values <= high).all()
         covered = np.mean((low <= expected[name]) & (expected[name] <= high))
-        assert 0.92 <= covered <= 0.98, (name, covered)
+        assert 0.92 <= covered, (name, covered)
+        if name in ("precision", "ndcg", "micro_f1"):  # and no wider than needed
+            assert covered <= 0.985, (name, covered)
+
+
+def test_intervals_of_what_never_happened():
+    Y = np.ones((50, 1))
+    r = metrics.report(Y, np.zeros((50, 1), int), 1, bootstrap=20)
+    low, high = r.intervals["precision"][:, 0]
+    assert (low, high) == (pytest.approx(0.025 ** (1 / 50)), 1)
+    low, high = r.intervals["abandonment"][:, 0]
+    assert (low, high) == (0, pytest.approx(1 - 0.025 ** (1 / 50)))
+    one = metrics.report(Y[:1], np.zeros((1, 1), int), 1, bootstrap=20)
+    assert one.intervals["precision"][:, 0] == pytest.approx([0.025, 1])
 
 
 def test_error_bars_are_the_interval():

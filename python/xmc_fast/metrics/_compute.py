@@ -138,7 +138,8 @@ def evaluate(
     r: Ranked, o: Options, bins: LabelBins | None = None, weights: npt.NDArray[np.int32] = EVERY_ROW
 ) -> list[dict[str, Floats]]:
     """All metrics: a dict for the whole set, then one per bin."""
-    n, n_labels = r.truth.shape
+    n_labels = r.truth.shape[1]
+    n = int(weights.sum()) if weights.size else r.truth.shape[0]
     counts = counts_at_k(r, o.ks, weights)
     values = [instance_values(r, o, weights, n_labels=n_labels) | macro_values(counts, r, o, n, None)[0]]
     if bins is not None:

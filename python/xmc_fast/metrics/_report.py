@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xmc_fast._threads import resolve_threads
 from xmc_fast.metrics._compute import (
@@ -22,6 +22,7 @@ from xmc_fast.metrics._compute import (
     warn_if_misspecified,
 )
 from xmc_fast.metrics._inputs import Floats, cutoffs, inverse_propensity, label_bins, ranked
+from xmc_fast.metrics._intervals import intervals
 
 LOSSES = ("hamming_loss", "subset_zero_one_loss", "abandonment")
 
@@ -156,8 +157,9 @@ def report(
         the bin. What is undefined in a bin (no labels, no positives) is NaN, printed as "–".
     bootstrap : int
         Number of resamples of the rows for intervals of coverage ``level``; 0 for none. Intervals are percentiles
-        of the resamples, shifted by the difference of the estimate and their mean: a resample lacks a third of
-        the rows, which lowers coverage and macro metrics, and the estimate itself must lie inside.
+        of the resamples, shifted by the difference of the estimate and their mean (a resample lacks a third of
+        the rows, which lowers coverage and macro metrics; the estimate itself lies inside), and stretched to the
+        width that the jackknife over as many groups of rows finds, where that is larger (rare labels).
     labels : {"all", "positive"}
         Macro metrics average over all L labels (the habit of the XMC literature), or only over those with a
         positive in Y_true. A ratio 0/0 counts as 0 in both cases.
@@ -206,17 +208,13 @@ def report(
     named = [_pick(part, titles) for part in parts]
     names = () if groups is None else groups.names
 
-    intervals: list[dict[str, Floats]] = [{} for _ in named]
+    ends: list[dict[str, Floats]] = [{} for _ in named]
     if bootstrap and n:
-        rng = np.random.default_rng(random_state)
-        samples: list[list[dict[str, Floats]]] = []
-        for _ in range(bootstrap):
-            weights = np.bincount(rng.integers(0, n, n), minlength=n).astype(np.int32)
-            samples.append([_pick(part, titles) for part in evaluate(r, options, groups, weights)])
-        intervals = [
-            {name: interval(own[name], np.stack([s[i][name] for s in samples]), level) for name in titles}
-            for i, own in enumerate(named)
-        ]
+
+        def resampled(weights: npt.NDArray[np.int32]) -> list[dict[str, Floats]]:
+            return [_pick(part, titles) for part in evaluate(r, options, groups, weights)]
+
+        ends = intervals(named, resampled, n, bootstrap, level, random_state)
     averaged = "all labels" if labels == "all" else "the labels with a positive in Y_true"
     notes = [f"{n} rows, {width} labels; macro metrics average over {averaged}; 0/0 = 0"]
     if bootstrap and n:
@@ -227,26 +225,11 @@ def report(
         ks=tuple(ks),
         values=named[0],
         bins=dict(zip(names, named[1:], strict=True)),
-        intervals=intervals[0],
-        bin_intervals=dict(zip(names, intervals[1:], strict=True)) if bootstrap and n else {},
+        intervals=ends[0],
+        bin_intervals=dict(zip(names, ends[1:], strict=True)) if bootstrap and n else {},
         notes=tuple(notes),
         titles=titles,
     )
-
-
-def interval(estimate: Floats, samples: Floats, level: float) -> Floats:
-    """Bias-corrected percentile intervals: estimates (K,), resamples (B, K) -> lower and upper ends (2, K).
-
-    Percentiles minus the bias of the resamples (their mean minus the estimate), within [0, 1] where the samples are.
-    The estimate is always inside.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: a bin without labels
-        ends = np.nanquantile(samples, (0.5 - level / 2, 0.5 + level / 2), axis=0)
-        ends = ends - np.nanmean(samples, axis=0) + estimate
-        bounded = np.nanmax(samples, axis=0, initial=0) <= 1
-    ends = np.where(bounded, np.clip(ends, 0, 1), ends)
-    return np.stack([np.minimum(ends[0], estimate), np.maximum(ends[1], estimate)])
 
 
 def _titles(metrics: Sequence[str] | None, with_propensity: bool, beta: float) -> dict[str, str]:
