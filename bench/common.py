@@ -82,7 +82,7 @@ def commit() -> str:
 
 
 def machine(threads: int = 1, seconds: float = 0.3) -> dict[str, Any]:
-    """CPU, threads, versions and the measured limits (fp32 FMA GFLOP/s, read and triad GB/s), NaN without a compiler."""
+    """CPU, threads, versions and the measured limits (FMA GFLOP/s, read and triad GB/s), NaN without a compiler."""
     simd = cpu_features()["simd"]
     try:
         fma, read, triad = roofline.measure(threads, seconds, simd)

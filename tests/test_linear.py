@@ -460,6 +460,8 @@ def test_200000_labels_in_bounded_memory():
 def test_rows_without_features_are_rows(solver):
     Y = sp.csr_matrix(np.array([[1, 0], [0, 1], [1, 1]], np.float32))
     X = np.empty((3, 0), np.float32)
-    dense, sparse = (OneVsAll(solver=solver, prune=0.0).fit(rows, Y).predict(X, k=2) for rows in (X, sp.csr_matrix(X)))
+    dense, sparse = (
+        OneVsAll(solver=solver, prune=0.0).fit(rows, Y).predict(X, k=2) for rows in (X, sp.csr_matrix(X))
+    )
     assert np.allclose(dense.toarray(), 2 / 7)  # the minimum of b^2 / 2 + (2 (1 - b)^2 + (1 + b)^2)
     assert (dense != sparse).nnz == 0

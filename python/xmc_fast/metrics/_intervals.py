@@ -81,4 +81,5 @@ def jackknife_deviation(estimate: Floats, without: Floats, share: Floats) -> Flo
     h = 1 / share[:, None]  # rows per row of the group
     pseudo = h * estimate - (h - 1) * without
     center = np.nansum(pseudo * share[:, None], axis=0)
-    return np.sqrt(np.nanmean((pseudo - center) ** 2 / (h - 1), axis=0))
+    variance: Floats = np.nanmean((pseudo - center) ** 2 / (h - 1), axis=0)
+    return np.sqrt(variance)
