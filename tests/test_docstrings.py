@@ -29,6 +29,10 @@ def test_examples_run(name, tmp_path, monkeypatch):
         pytest.importorskip("transformers")
     if name.startswith("xmc_fast.plots"):
         pytest.importorskip("matplotlib").use("Agg")
+    if name.startswith("xmc_fast.serve"):
+        pytest.importorskip("fastapi")
+    if name.startswith("xmc_fast.annif"):
+        pytest.importorskip("annif")
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

@@ -22,7 +22,7 @@ LAYERS = [
         "engine",
         "planner",
     },  # models take an engine as an argument (`_work.Engine`), they never import it
-    {"plots", "nn"},
+    {"plots", "nn", "serve", "annif"},
     {"cli", "__init__", "__main__"},
 ]
 

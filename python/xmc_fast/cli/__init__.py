@@ -17,7 +17,7 @@ from xmc_fast.cli._common import Output, UsageError, note
 
 COMMANDS = (
     *("demo", "train", "tag", "predict", "evaluate", "explain"),
-    *("info", "convert", "plot", "merge", "status"),
+    *("info", "convert", "plot", "merge", "status", "serve"),
 )
 
 

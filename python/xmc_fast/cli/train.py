@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xmc_fast._files import write_text
 from xmc_fast._folder import check_replaceable
 from xmc_fast.cli import _lightxml
 from xmc_fast.cli._common import (
@@ -24,7 +26,7 @@ from xmc_fast.cli._common import (
     thousands,
 )
 from xmc_fast.cli._inputs import add_input, labels_of, read, take
-from xmc_fast.cli._models import open_model, sizes
+from xmc_fast.cli._models import calibrated, open_model, sizes
 from xmc_fast.cli._parameters import add_parameters, given
 from xmc_fast.cli.evaluate import evaluate
 
@@ -148,6 +150,7 @@ def run(args: argparse.Namespace) -> Output:
     if valid is not None:
         found = evaluate(model, valid, [1, 3, 5], args.threads, depth=CANDIDATES, suggest=True)
         facts |= {"valid": found.to_dict()}
+        keep_validation(folder, found, calibrated(model))
         lines.append(validation(found))
     return Output("\n".join(lines), facts)
 
@@ -259,6 +262,19 @@ def describe(facts: dict[str, Any], folder: str) -> str:
         f" label): {extra}{memory}{size(facts['disk_bytes'])} on disk -> {folder}"
     )
     return "\n".join(lines)
+
+
+def keep_validation(folder: str, found: Any, probabilities: bool) -> None:
+    """Write the measures beside the model, where ``xmc-fast serve`` shows them."""
+    report = found.to_dict()
+    kept = {
+        "rows": found.rows,
+        "k": list(found.report.ks),
+        "metrics": {name: list(by_k.values()) for name, by_k in report["metrics"].items()},
+        "reliability": found.reliability if probabilities else None,
+        "suggestion": report.get("suggestion"),
+    }
+    write_text(Path(folder) / "validation.json", json.dumps(kept, indent=1) + "\n")
 
 
 def validation(found: Any) -> str:

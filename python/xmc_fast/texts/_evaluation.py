@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from xmc_fast import metrics
 from xmc_fast._arrays import to_scipy
+from xmc_fast.model import is_relevant
 from xmc_fast.texts._labels import Encoded
 
 
@@ -27,6 +28,7 @@ class Evaluation:
     unknown_assignments: int  # how often they occur: misses
     repeated_labels: int  # within a row, counted once
     suggestion: Any = None  # of `xmc_fast.metrics.suggest`: the best k and threshold for these rows
+    reliability: list[tuple[float, float, int]] | None = None  # see `reliability`
 
     def __getitem__(self, name: str) -> Any:
         return self.report[name]
@@ -62,7 +64,7 @@ def evaluation(
 ) -> Evaluation:
     """Compare predictions (CSR, best first) with labels; ``known`` are the rows with a known term.
 
-    ``suggest`` also looks for the best k and threshold.
+    ``suggest`` also looks for the best k and threshold, and how reliable probabilities are.
     """
     rows = np.flatnonzero(truth.labelled)
     if not len(rows):
@@ -79,4 +81,14 @@ def evaluation(
         unknown_assignments=truth.unknown_count,
         repeated_labels=truth.repeated,
         suggestion=metrics.suggest(Y, wide) if suggest else None,
+        reliability=reliability(wide, is_relevant(wide, Y)) if suggest else None,
     )
+
+
+def reliability(
+    top: sp.csr_matrix, relevant: npt.NDArray[np.bool_], bins: int = 10
+) -> list[tuple[float, float, int]]:
+    """(mean probability, share of relevant entries, entries) of bins of equal width; empty bins are left out."""
+    bin_of = np.clip((top.data * bins).astype(int), 0, bins - 1)
+    counts, given, right = (np.bincount(bin_of, w, bins) for w in (None, top.data, relevant))
+    return [(float(g / n), float(r / n), int(n)) for n, g, r in zip(counts, given, right, strict=True) if n]

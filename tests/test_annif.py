@@ -1,0 +1,170 @@
+"""The Annif backend: what Annif's own backend tests ask of Omikuji, asked of ours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+annif_backend = pytest.importorskip("annif.backend", reason="xmc-fast[annif] is not installed")
+from annif.corpus import Document, DocumentList, SubjectSet  # noqa: E402
+from annif.exception import (  # noqa: E402
+    ConfigurationException,
+    NotInitializedException,
+    NotSupportedException,
+)
+from annif.vocab import Subject, SubjectIndexFile  # noqa: E402
+
+from xmc_fast import annif as ours  # noqa: E402
+
+WORDS = {
+    "archaeology": "excavation ruin grave find ancient stone layer dig",
+    "history": "war king ancient century archive reign source letter",
+    "physics": "energy particle force quantum wave field mass heat",
+    "music": "song choir violin note rhythm opera tone voice",
+    "unused": "",
+}
+BACKENDS = [{}, {"vectorizer": "xmc-fast"}, {"model": "tree"}, {"vectorizer": "xmc-fast", "model": "tree"}]
+names = pytest.mark.parametrize("config", BACKENDS, ids=lambda c: "+".join(c.values()) or "defaults")
+
+
+class Analyzer:
+    """Annif's own analyzers ask for data of NLTK."""
+
+    def tokenize_words(self, text):
+        return [word.lower() for word in text.split() if len(word) >= 3]
+
+
+@pytest.fixture
+def subjects():
+    index = SubjectIndexFile()
+    for name in WORDS:
+        index.append(Subject(uri=f"http://example.org/{name}", labels={"en": name}, notation=None))
+    return index
+
+
+@pytest.fixture
+def project(tmp_path, subjects):
+    return SimpleNamespace(datadir=str(tmp_path), subjects=subjects, analyzer=Analyzer(), project_id="p")
+
+
+@pytest.fixture
+def corpus(subjects):
+    rng = np.random.default_rng(0)
+    topics = [words.split() for words in WORDS.values() if words]
+    documents = []
+    for _ in range(120):
+        about = rng.choice(len(topics), 2 if rng.random() < 0.3 else 1, replace=False)
+        text = " ".join(rng.choice(topics[topic], 5).tolist()[i] for topic in about for i in range(5))
+        documents.append(Document(text=text, subject_set=SubjectSet(about.tolist())))
+    documents += [Document(text="", subject_set=SubjectSet([0])), Document(text="excavation ruin")]
+    return DocumentList(documents)
+
+
+def make(project, **config):
+    ours.register()
+    return annif_backend.get_backend("xmc_fast")(backend_id="xmc_fast", config_params=config, project=project)
+
+
+def best(backend, text, **params):
+    (found,) = backend.suggest([Document(text=text)], params)
+    return [(suggestion.subject_id, suggestion.score) for suggestion in found]
+
+
+def test_default_params(project):
+    params = make(project).params
+    assert (params["limit"], params["min_df"], params["vectorizer"]) == (100, 1, "annif")
+
+
+@names
+def test_suggest_before_training(project, config):
+    backend = make(project, **config)
+    assert not backend.is_trained
+    with pytest.raises(NotInitializedException):
+        best(backend, "example text")
+
+
+@names
+def test_train_and_suggest(project, corpus, tmp_path, config):
+    (tmp_path / "xmc_fast-model").mkdir()  # an empty folder is no hindrance
+    config = {**config, "min_df": "1", "ngram": "2", "C": "1.0"}  # values of a file are strings
+    backend = make(project, **config)
+    backend.train(corpus, jobs=1)
+    found = best(backend, "ancient ruin and excavation of a grave", limit="3")
+    assert found[0][0] == 0
+    assert 1 < len(found) <= 3
+    assert all(0 < score <= 1 for _, score in found)
+    assert 4 not in dict(found)  # a subject without documents
+    assert best(backend, "j") == []
+    assert backend.is_trained
+    assert best(make(project, **config), "ancient ruin and excavation of a grave", limit="3") == found
+
+
+@names
+def test_a_batch_is_as_its_documents_alone(project, corpus, config):
+    backend = make(project, **config)
+    backend.train(corpus)
+    texts = ["ancient ruin", "quantum energy", "zzz", "choir opera king"]
+    batch = backend.suggest([Document(text=text) for text in texts])
+    assert batch.array.dtype == np.float32
+    assert batch.array.shape == (4, len(WORDS))
+    for i, text in enumerate(texts):
+        assert dict(best(backend, text)) == pytest.approx({s.subject_id: s.score for s in batch[i]}, rel=1e-6)
+
+
+@names
+def test_train_cached(project, corpus, config):
+    backend = make(project, **config)
+    with pytest.raises(NotInitializedException, match="without --cached"):
+        backend.train("cached")
+    backend.train(corpus)
+    before = best(backend, "ancient ruin")
+    again = make(project, **config)
+    again.train("cached")
+    assert best(again, "ancient ruin") == before
+    again.train("cached", {"C": "0.01"})
+    assert best(again, "ancient ruin") != before
+
+
+@names
+def test_train_without_documents(project, config):
+    with pytest.raises(NotSupportedException):
+        make(project, **config).train(DocumentList([]))
+
+
+@names
+def test_subjects_may_be_deprecated_and_reordered(project, corpus, subjects, config):
+    backend = make(project, **config)
+    backend.train(corpus)
+    order = ["music", "physics", "history", "archaeology", "unused"]
+    index = SubjectIndexFile()
+    for name in order:
+        labels = None if name == "history" else {"en": name}
+        index.append(Subject(uri=f"http://example.org/{name}", labels=labels, notation=None))
+    index._languages = ["en"]
+    project.subjects = index
+    found = best(make(project, **config), "ancient ruin archive king")
+    assert found[0][0] == 3
+    assert 2 not in dict(found)
+
+
+def test_the_pickle_is_annifs_only(project, corpus, tmp_path):
+    backend = make(project, vectorizer="xmc-fast")
+    backend.train(corpus)
+    assert not (tmp_path / "vectorizer").exists()
+    make(project).train(corpus)
+    assert (tmp_path / "vectorizer").exists()
+
+
+def test_wrong_parameters(project, corpus):
+    for config in ({"vectorizer": "other"}, {"model": "other"}):
+        with pytest.raises(ConfigurationException, match=r"must be .* got 'other'"):
+            make(project, **config).train(corpus)
+
+
+def test_learn_needs_our_vectorizer(project, corpus):
+    backend = make(project)
+    backend.train(corpus)
+    with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast"):
+        backend.learn(corpus)
