@@ -477,6 +477,71 @@ def test_no_worker_is_an_error_in_bounded_time(tmp_path, monkeypatch):
         estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(client))
 
 
+class Flapping:
+    """An engine whose workers die as they start: another name at every look, and no task is ever finished."""
+
+    name, ahead = "flapping", False
+    looks = 0
+
+    def __init__(self, *_):
+        pass
+
+    def alive(self):
+        self.looks += 1
+        return {f"worker {self.looks}"}
+
+    slots = threads = lambda self: 1
+    ship = cancel = lambda self, _: None
+    submit = lambda self, call: call  # noqa: E731
+    wait = lambda self, handles, seconds: []  # noqa: E731
+    close = lambda self: None  # noqa: E731
+
+
+def test_workers_that_die_as_they_start_are_an_error(tmp_path, expected, monkeypatch):
+    estimator().fit(X, Y, checkpoint=tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "block-00003.safetensors").unlink()
+    monkeypatch.setattr(_run, "open_pool", Flapping)
+    with pytest.raises(engines.EngineError, match=r"block 3 .* 21 workers died one after another .*1 blocks"):
+        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect("threading"))
+    kept = contents(tmp_path)
+    assert {
+        n: kept[n] for n in expected if n.startswith("block") and "00003" not in n
+    }.items() <= expected.items()
+    estimator().fit(X, Y, checkpoint=tmp_path)
+    assert contents(tmp_path) == expected
+
+
+def test_a_worker_that_dies_with_the_data_is_not_waited_for():
+    pytest.importorskip("distributed")
+    from xmc_fast.engine import _dask
+
+    class Future:
+        def result(self, timeout):
+            raise TimeoutError
+
+    class Client:
+        left = 2
+
+        def nthreads(self):
+            self.left -= 1
+            return {"tcp://there:1": 1} if self.left > 0 else {}
+
+        def scatter(self, data, **_):
+            return data
+
+        def submit(self, *_, **__):
+            return Future()
+
+        def cancel(self, futures):
+            self.cancelled = futures
+
+    pool, data = _dask.DaskPool(Client(), 1), type("Data", (), {"path": None, "arrays": {}, "key": "k"})()
+    pool.ship(data)
+    assert pool._deliver("tcp://there:1") == ""
+    assert pool._client.cancelled
+
+
 def test_data_that_cannot_be_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,5 +1,7 @@
 #include "bind/bind.h"
+#include "bind/convert.h"
 #include "core/buffer_pool.h"
+#include "core/csr_check.h"
 #include "core/parallel.h"
 #include "core/simd.h"
 
@@ -24,6 +26,16 @@ void raise_pending_signal() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+// (state, first place), see core/csr_check.h.
+template <class Index>
+py::tuple csr_check(const Array<int64_t>& indptr, const Array<Index>& indices, int64_t cols, int threads) {
+  if (indptr.size() < 1) throw std::invalid_argument("indptr is empty");
+  const CsrCheck found =
+      without_gil([&, rows = indptr.size() - 1, ptr = indptr.data(), ids = indices.data(),
+                   entries = indices.size()] { return check_csr(rows, cols, ptr, ids, entries, threads); });
+  return py::make_tuple(static_cast<int>(found.state), found.at);
+}
+
 }  // namespace
 
 void bind_core(py::module_& m) {
@@ -46,6 +58,10 @@ void bind_core(py::module_& m) {
         return py::array_t<uint8_t>({bytes}, {1}, static_cast<uint8_t*>(data), give_back);
       },
       py::arg("bytes"));
+  m.def("csr_check_i32", &csr_check<int32_t>, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
+        py::arg("cols"), py::arg("threads"));
+  m.def("csr_check_i64", &csr_check<int64_t>, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
+        py::arg("cols"), py::arg("threads"));
   m.def("recycled_bytes", &recycled_bytes, py::arg("release"));
   // For the tests of parallel_for: the order-free sum of fn's results, called with the GIL held.
   m.def(

@@ -12,7 +12,11 @@ using namespace tree;
 LevelView view(const py::dict& level) {
   LevelView v;
   const auto array = [&]<class T, class Element>(const char* name, const T*& to, Element) {
-    const auto values = py::cast<Array<Element>>(level[name]);
+    const py::object given = level[name];
+    if (!py::isinstance<Array<Element>>(given)) {  // a converted copy would not outlive this function
+      throw std::invalid_argument(std::string("damaged label tree: type of ") + name);
+    }
+    const auto values = py::reinterpret_borrow<Array<Element>>(given);
     to = reinterpret_cast<const T*>(values.data());
     return static_cast<int64_t>(values.size());
   };

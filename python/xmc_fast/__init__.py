@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xmc_fast._memory import release_memory
 from xmc_fast._progress import set_progress
 from xmc_fast._threads import cpu_features
 
@@ -67,6 +68,7 @@ __all__ = [
     "planner",
     "plots",
     "propensity",
+    "release_memory",
     "set_progress",
     "text",
     "texts",

@@ -14,6 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from xmc_fast import _core
+
+_PER_THREAD = 1 << 20  # entries
+
 
 class Csr(NamedTuple):
     """The core's currency. ``data`` is float32, or empty for binary matrices (every entry is 1)."""
@@ -26,10 +30,12 @@ class Csr(NamedTuple):
 
 def features(X: Any, name: str = "X", *, n_features: int | None = None) -> Csr:
     """Sparse or dense features as CSR float32 with sorted, unique columns; NaN and inf are refused."""
-    matrix = _to_csr(X, name)
+    matrix, canonical = valid_csr(X, name)
     if matrix.data.dtype != np.float32:
-        matrix = matrix.astype(np.float32)
-    matrix = _canonical(matrix)
+        with np.errstate(over="ignore"):  # told below
+            matrix = matrix.astype(np.float32)
+    if not canonical:
+        matrix = _canonical(matrix)
     bad = np.flatnonzero(~np.isfinite(matrix.data))
     if bad.size:
         row, col = _position(matrix, int(bad[0]))
@@ -51,7 +57,8 @@ def dense_features(X: Any, name: str = "X", *, n_features: int | None = None) ->
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
     if n_features is not None and array.shape[1] != n_features:
         raise ValueError(f"{name} has {array.shape[1]} columns, expected {n_features}")
-    x = np.ascontiguousarray(array, np.float32)
+    with np.errstate(over="ignore"):
+        x = aligned(array, np.float32)
     bad = np.argwhere(~np.isfinite(x))
     if len(bad):
         row, col = bad[0]
@@ -72,7 +79,7 @@ def fingerprint(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 def labels(Y: Any, name: str = "Y", *, n_rows: int | None = None, n_labels: int | None = None) -> Csr:
     """A binary label matrix of any dtype as CSR without data: stored zeros dropped, other values refused."""
-    matrix = _to_csr(Y, name)
+    matrix, canonical = valid_csr(Y, name)
     if matrix.data.dtype != np.bool_:
         values = matrix.data
         bad = np.flatnonzero((values != 0) & (values != 1))
@@ -82,7 +89,7 @@ def labels(Y: Any, name: str = "Y", *, n_rows: int | None = None, n_labels: int 
     if not np.all(matrix.data != 0):
         matrix = matrix.copy()
         matrix.eliminate_zeros()
-    if not matrix.has_canonical_format:
+    if not canonical:
         matrix = matrix.astype(bool)
         matrix.sum_duplicates()
     if n_rows is not None and matrix.shape[0] != n_rows:
@@ -111,26 +118,68 @@ def transpose(c: Csr) -> Csr:
     return _csr(t, t.data if len(c.data) else np.empty(0, np.float32))
 
 
-def _to_csr(M: Any, name: str) -> Any:
-    if sp.issparse(M):
-        if M.ndim != 2:
-            raise ValueError(f"{name} must be two-dimensional, got {M.ndim} dimension(s)")
-        matrix = M.tocsr()
-        if matrix.dtype == object or matrix.dtype.kind not in "biuf":
-            raise ValueError(f"{name} must hold real numbers, got dtype {matrix.dtype}")
-        return matrix
-    array = np.asarray(M)
-    if array.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    return sp.csr_matrix(array)
+def valid_csr(M: Any, name: str) -> tuple[Any, bool]:
+    """A matrix of real numbers as scipy CSR whose indices are all in range, and whether they are sorted and unique.
+
+    scipy checks neither (an index out of range would be read or written there), and what it has once found out
+    about a matrix it does not find out again when the matrix is changed.
+    """
+    if not sp.issparse(M):
+        array = np.asarray(M)
+        if array.ndim != 2:
+            raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+        return sp.csr_matrix(array), True
+    if M.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, got {M.ndim} dimension(s)")
+    if M.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got dtype {M.dtype}")
+    if M.format == "csc":
+        _check_compressed(M, name, M.shape[::-1])
+    elif M.format == "coo" and M.nnz:
+        for index, size, what in ((M.row, M.shape[0], "row"), (M.col, M.shape[1], "column")):
+            if index.min() < 0 or index.max() >= size:
+                wrong = index.min() if index.min() < 0 else index.max()
+                raise ValueError(f"{name} has the {what} index {wrong}, expected 0..{size - 1}")
+    matrix = M if M.format == "csr" else M.tocsr()
+    canonical = _check_compressed(matrix, name, matrix.shape)
+    used = int(matrix.indptr[-1])
+    if used < len(matrix.indices):  # room at the end is allowed
+        matrix = to_scipy(matrix.indptr, matrix.indices[:used], matrix.data[:used], matrix.shape)
+    return matrix, canonical
+
+
+def _check_compressed(M: Any, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether the indices of each row of M (of each column, with the shape turned round) ascend."""
+    if M.indptr.shape != (shape[0] + 1,):
+        raise ValueError(f"{name}.indptr has shape {M.indptr.shape}, expected ({shape[0] + 1},)")
+    if M.indices.shape != M.data.shape:
+        raise ValueError(f"{name} has {len(M.indices)} indices but {len(M.data)} values")
+    narrow = M.indices.dtype == np.int32
+    indptr, indices = aligned(M.indptr, np.int64), aligned(M.indices, np.int32 if narrow else np.int64)
+    threads = min(_core.default_threads(), 1 + len(indices) // _PER_THREAD)
+    check = _core.csr_check_i32 if narrow else _core.csr_check_i64
+    state, at = check(indptr, indices, int(shape[1]), threads)
+    if state == 2:
+        raise ValueError(
+            f"{name}.indptr must rise from 0 to at most {len(indices)} (the number of entries), it does not at"
+            f" row {at}: {M.indptr[at]}, {M.indptr[at + 1]}"
+        )
+    if state == 3:
+        raise ValueError(f"{name} has the index {indices[at]} at entry {at}, expected 0..{shape[1] - 1}")
+    return bool(state == 0)
+
+
+def aligned(array: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The array as the core takes it: of this type, contiguous, at an address the type allows."""
+    made = np.ascontiguousarray(array, dtype)
+    return made if made.flags.aligned else made.copy()
 
 
 def _canonical(matrix: Any) -> Any:
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
     return matrix
 
 
@@ -143,8 +192,8 @@ def _csr(matrix: Any, data: npt.NDArray[np.float32]) -> Csr:
     if matrix.shape[1] > np.iinfo(np.int32).max:
         raise ValueError(f"at most {np.iinfo(np.int32).max} columns are supported, got {matrix.shape[1]}")
     return Csr(
-        np.ascontiguousarray(matrix.indptr, np.int64),
-        np.ascontiguousarray(matrix.indices, np.int32),
-        np.ascontiguousarray(data),
+        aligned(matrix.indptr, np.int64),
+        aligned(matrix.indices, np.int32),
+        aligned(data, data.dtype),
         (int(matrix.shape[0]), int(matrix.shape[1])),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast import _core
-from xmc_fast._files import remove_leftovers, write_text
+from xmc_fast._files import locked, remove_leftovers, write_text
 from xmc_fast._folder import check_same_fit
 from xmc_fast._work import DATA_NAME, Arrays, Work
 from xmc_fast.model import (
@@ -99,7 +100,7 @@ class LabelBlocks(Work):
 
 
 class Checkpoint:
-    """Solved blocks, in memory or in a folder that a later fit goes on from."""
+    """Solved blocks, in memory or in a folder that a later fit goes on from; locked against other fits while open."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, fit: Callable[[], dict[str, Any]]) -> None:
         """``fit()`` is what the folder is bound to: parameters, labels, a hash of the data."""
@@ -108,18 +109,32 @@ class Checkpoint:
         self.done: set[int] = set()  # found in the folder
         self.folder = None if folder is None else Path(folder)
         self.data: str | None = None
+        self._stack = contextlib.ExitStack()
         if self.folder is None:
             return
         settings = fit()
         self.data = settings["data"]
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / _CHECKPOINT
+        self._stack.enter_context(locked(self.folder))
+        with self._stack.pop_all() as opened:
+            self._open(self.folder / _CHECKPOINT, settings)
+            self._stack = opened.pop_all()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self, path: Path, settings: dict[str, Any]) -> None:
+        """The blocks of an earlier fit of the same settings, or a new folder."""
         if check_same_fit(path, settings):
-            self.done = set(block_indices(self.folder))
+            self.done = set(block_indices(path.parent))
             return
-        remove_leftovers(self.folder, _CHECKPOINT)  # of a fit that was killed as it wrote its first file
-        if any(self.folder.iterdir()):
-            raise ValueError(f"checkpoint {self.folder} is neither empty nor of an earlier fit")
+        folder = path.parent
+        remove_leftovers(folder, _CHECKPOINT)  # of a fit that was killed as it wrote its first file
+        if any(folder.iterdir()):
+            raise ValueError(f"checkpoint {folder} is neither empty nor of an earlier fit")
         write_text(path, json.dumps(settings, indent=1) + "\n")
 
     def add(self, work: LabelBlocks, number: int, result: Any, *, stored: bool) -> None:

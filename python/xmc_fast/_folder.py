@@ -2,23 +2,31 @@
 
 Every manifest is a JSON object with ``kind`` (a key of `KINDS`), ``format_version`` and what the class needs.
 Folders of earlier versions have ``format`` instead of ``kind``, some a file of another name.
+
+A folder may come from anybody: what a manifest says is checked before it is used (`read_manifest`, `count`,
+`file_in`), and whatever is wrong ends as a `ModelFormatError` that names the folder (`opening`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from xmc_fast._files import naming, write_text
+from xmc_fast._files import locked, naming, put_in_place, remove_abandoned, write_text
 
 MANIFEST = "manifest.json"
+MOST = 2**31 - 1  # labels, features, and whatever else is counted
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # What `load` opens each kind of folder with; the module is imported on first use.
 KINDS = {
@@ -32,7 +40,7 @@ KINDS = {
     "uncompressednetwork": "xmc_fast.nn:UncompressedNetwork",
     "prunednetwork": "xmc_fast.nn:PrunedNetwork",
     "sparse_classifier": "xmc_fast.nn:SparseClassifier",
-    "extreme_classifier": "xmc_fast.nn:ExtremeClassifier",
+    "extreme_classifier": "xmc_fast.nn:SparseClassifier",  # of earlier versions
     "lightxml": "xmc_fast.nn:LightXML",
     "lightxml_ensemble": "xmc_fast.nn:LightXMLEnsemble",
 }
@@ -92,6 +100,61 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Model:
     return getattr(importlib.import_module(module), name).load(directory, **options)  # type: ignore[no-any-return]
 
 
+def opening(load: Callable[_P, _T]) -> Callable[_P, _T]:
+    """For the ``load(cls, directory, ...)`` of a class: whatever a bad folder leads to is a `ModelFormatError`.
+
+    Arguments that the function does not have, missing memory and errors of the system stay what they are.
+    """
+    signature = inspect.signature(load)
+
+    @functools.wraps(load)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        directory = signature.bind(*args, **kwargs).arguments.get("directory")
+        try:
+            return load(*args, **kwargs)
+        except (ModelFormatError, OSError, MemoryError, ImportError):
+            raise
+        except Exception as error:
+            raise ModelFormatError(f"{directory}: damaged ({type(error).__name__}: {error})") from error
+
+    return wrapped
+
+
+def count(value: Any, name: str, low: int = 0, high: int = MOST) -> int:
+    """A number of a manifest that sizes something: an int in its range.
+
+    >>> count(3, "n_labels")
+    3
+    >>> count(True, "n_labels")
+    Traceback (most recent call last):
+    xmc_fast._folder.ModelFormatError: damaged, n_labels must be an integer in 0..2147483647, got True
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ModelFormatError(f"damaged, {name} must be an integer in {low}..{high}, got {value!r}")
+    return value
+
+
+def part_of(folder: Path, name: Any) -> Path:
+    """A file or folder inside of a model's folder: no absolute path, no "..", no link that leads out of it."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ModelFormatError(f"{folder}: damaged, {name!r} is no name of a file")
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise ModelFormatError(f"{folder}: damaged, {name!r} leads out of the folder")
+    path = folder / name
+    inside = os.path.join(os.path.realpath(folder), "")
+    if not os.path.realpath(path).startswith(inside):
+        raise ModelFormatError(f"{path}: a link that leads out of the folder")
+    return path
+
+
+def file_in(folder: Path, name: Any) -> Path:
+    """`part_of` a folder that is a regular file (or missing: whoever opens it says so)."""
+    path = part_of(folder, name)
+    if path.exists() and not path.is_file():
+        raise ModelFormatError(f"{path}: not a regular file")
+    return path
+
+
 def kind_of(manifest: dict[str, Any]) -> str:
     """The kind a manifest names, also that of an earlier version."""
     kind = str(manifest.get("kind") or manifest.get("format")).removeprefix("xmc_fast.")
@@ -115,6 +178,14 @@ def read_manifest(
     kind = kind_of(manifest)
     if kind not in kinds:
         raise ModelFormatError(f"{path}: {' or '.join(kinds)} expected, got {kind}")
+    for name in ("n_labels", "n_features"):
+        if manifest.get(name) is not None:
+            try:
+                count(manifest[name], name)
+            except ModelFormatError as error:
+                raise ModelFormatError(f"{path}: {error}") from None
+    if "params" in manifest and not isinstance(manifest["params"], dict):
+        raise ModelFormatError(f"{path}: damaged, params must be an object, got {manifest['params']!r}")
     found = manifest.get("format_version", version)
     if str(found) != str(version):
         raise ModelFormatError(f"{path}: format version {found}, this package reads {version}")
@@ -128,17 +199,18 @@ def read_any_manifest(directory: str | os.PathLike[str]) -> tuple[Path, dict[str
     """The manifest of a folder of any kind, and where it is."""
     folder = Path(directory)
     names = (name for name in (MANIFEST, *_EARLIER_FILES) if (folder / name).is_file())
-    path = folder / next(names, MANIFEST)
+    path = file_in(folder, next(names, MANIFEST))
     return path, read_json(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of a model."""
+    file_in(path.parent, path.name)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFormatError(f"{path}: file is missing (not a model folder?)") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: truncated or damaged, not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ModelFormatError(f"{path}: damaged, not a JSON object")
@@ -168,19 +240,16 @@ def replace_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
     check_replaceable(target)
     with naming(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(target.parent, target.name)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o777 & ~umask)
-        yield temporary
-        if target.is_dir():
-            old = temporary.with_suffix(".old")
-            os.rename(target, old)
-            os.rename(temporary, target)
-            shutil.rmtree(old)
-        else:
-            os.rename(temporary, target)
+        with locked(temporary):
+            yield temporary
+            with naming(target):
+                put_in_place(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

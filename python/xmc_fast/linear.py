@@ -169,21 +169,20 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         seed = self._seed()
         arrays, options = self._problem(x, y, label_range, seed)
         settings = self._settings(seed)
-        store = Checkpoint(
-            checkpoint, lambda: {**settings, "labels": list(label_range), "data": fingerprint(arrays)}
-        )
-        work = LabelBlocks(label_range, int(self.block_labels), options, store.folder)
-        work.key = store.data
-        placement = self._solve(work, arrays, store, engine)
-        self.n_features_in_ = x.shape[1]
-        self.n_labels_ = label_range[1] - label_range[0]
-        self.model_, report = store.finish(
-            len(blocks_of(*label_range, work.block_size)),
-            n_columns=x.shape[1] + (self.bias is not None),
-            bias=self.bias,
-            normalize=bool(self.normalize),
-            params=settings,
-        )
+        fit = {**settings, "labels": list(label_range)}
+        with Checkpoint(checkpoint, lambda: {**fit, "data": fingerprint(arrays)}) as store:
+            work = LabelBlocks(label_range, int(self.block_labels), options, store.folder)
+            work.key = store.data
+            placement = self._solve(work, arrays, store, engine)
+            self.n_features_in_ = x.shape[1]
+            self.n_labels_ = label_range[1] - label_range[0]
+            self.model_, report = store.finish(
+                len(blocks_of(*label_range, work.block_size)),
+                n_columns=x.shape[1] + (self.bias is not None),
+                bias=self.bias,
+                normalize=bool(self.normalize),
+                params=settings,
+            )
         self.report_: dict[str, Any] = {**report, **placement}
         return self
 

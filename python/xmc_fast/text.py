@@ -248,6 +248,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         fields = params.pop("fields", None)
         out = cls(**params)
         out.fields_ = fields
+        out._check()
         out._set(
             np.ascontiguousarray(state["terms"], np.uint8).tobytes(),
             np.ascontiguousarray(state["offsets"], np.int64),

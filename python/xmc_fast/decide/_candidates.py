@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, to_scipy
+from xmc_fast._arrays import Csr, aligned, to_scipy, valid_csr
 from xmc_fast._arrays import labels as label_matrix
 
 
@@ -33,17 +33,7 @@ def probabilities(proba: Any, k: int, threads: int) -> Csr:
     Rows with fewer than k non-zero probabilities get the lowest labels that they lack, with probability 0.
     """
     proba = from_torch(proba)
-    if not sp.issparse(proba):
-        array = np.asarray(proba)
-        if array.ndim != 2 or array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"proba must be a two-dimensional matrix of numbers, got {array.ndim} dimension(s) of"
-                f" dtype {array.dtype}"
-            )
-        proba = sp.csr_matrix(array)
-    matrix = proba.tocsr()
-    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-        raise ValueError(f"proba must hold real numbers, got dtype {matrix.dtype}")
+    matrix, _ = valid_csr(proba, "proba")
     rows, labels = (int(s) for s in matrix.shape)
     if k > labels:
         raise ValueError(f"k must be at most the number of labels ({labels}), got {k}")
@@ -66,9 +56,9 @@ def probabilities(proba: Any, k: int, threads: int) -> Csr:
 
 def _as_core(matrix: Any) -> Csr:
     return Csr(
-        np.ascontiguousarray(matrix.indptr, np.int64),
-        np.ascontiguousarray(matrix.indices, np.int32),
-        np.ascontiguousarray(matrix.data, np.float32),
+        aligned(matrix.indptr, np.int64),
+        aligned(matrix.indices, np.int32),
+        aligned(matrix.data, np.float32),
         (int(matrix.shape[0]), int(matrix.shape[1])),
     )
 

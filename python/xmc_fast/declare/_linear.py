@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, features, labels
+from xmc_fast._folder import ModelFormatError, opening
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast.declare._products import Operator
@@ -190,14 +191,18 @@ class LinearDeclare(OneRow, BaseEstimator):  # type: ignore[misc]
         save_model(directory, _KIND, settings, {"coef": self.coef_}, self.recovery_)
 
     @classmethod
+    @opening
     def load(cls, directory: str | os.PathLike[str]) -> LinearDeclare:
         """Open what `save` wrote."""
         settings, tensors = load_model(directory, _KIND)
         model = cls(**settings["params"])
         model.n_labels_ = int(settings["n_labels"])
         model.coef_ = tensors["coef"]
+        Z = tensors["Z"]
+        if model.coef_.dtype != np.float32 or model.coef_.ndim != 2 or model.coef_.shape[1:] != Z.shape[1:]:
+            raise ModelFormatError(f"damaged, coef has shape {model.coef_.shape}, Z {Z.shape}")
         model.n_features_in_ = len(model.coef_) - 1
-        model._recover(tensors["Z"], stored_labels(tensors, model.n_labels_))
+        model._recover(Z, stored_labels(tensors, model.n_labels_))
         return model
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import knn
-from xmc_fast._arrays import Csr, labels, to_scipy
-from xmc_fast._folder import read_manifest, replace_folder, write_manifest
+from xmc_fast._arrays import labels, to_scipy
+from xmc_fast._folder import ModelFormatError, file_in, read_manifest, replace_folder, write_manifest
 from xmc_fast.declare._neighbour import neighbour_embedding
 from xmc_fast.declare._svd import truncated_svd
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
@@ -133,12 +133,14 @@ def save_model(
 def load_model(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Tensors]:
     """The settings and arrays that `save_model` wrote."""
     settings = read_manifest(directory, kind, required=("params", "n_labels"))
-    tensors, _ = read_tensors(Path(directory) / _TENSORS, map_file=False, verify=True)
+    tensors, _ = read_tensors(file_in(Path(directory), _TENSORS), map_file=False, verify=True)
     return settings, tensors
 
 
 def stored_labels(tensors: Tensors, n_labels: int) -> sp.csr_matrix:
     """The training labels of a stored model."""
     indptr, indices = tensors["Y.indptr"], tensors["Y.indices"]
-    y = Csr(indptr, indices, np.empty(0, np.float32), (len(indptr) - 1, n_labels))
-    return to_scipy(y.indptr, y.indices, np.ones(len(indices), np.bool_), y.shape)
+    for name, array in (("Y.indptr", indptr), ("Y.indices", indices)):
+        if array.ndim != 1 or array.dtype.kind not in "iu" or (name == "Y.indptr" and not len(array)):
+            raise ModelFormatError(f"damaged, {name} is {array.dtype} of shape {array.shape}")
+    return to_scipy(indptr, indices, np.ones(len(indices), np.bool_), (len(indptr) - 1, n_labels))

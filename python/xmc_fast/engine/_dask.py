@@ -18,6 +18,8 @@ from xmc_fast.engine._data import Shipment
 from xmc_fast.engine._pool import EngineError, WorkerLost
 from xmc_fast.engine._work import Call, Outcome, run_task
 
+RESULT_SECONDS = 300  # to fetch the result of a finished task
+
 
 class DaskPool:
     """Workers of a `distributed.Client`: the given one, the current one, that of DASK_SCHEDULER_ADDRESS, or of
@@ -55,6 +57,9 @@ class DaskPool:
     def slots(self) -> int:
         return sum(self._room(n) for n in self._client.nthreads().values())
 
+    def alive(self) -> set[str]:
+        return set(self._client.nthreads())
+
     def _room(self, nthreads: int) -> int:
         return 1 if self._n_jobs is None else max(1, nthreads // self._n_jobs)
 
@@ -91,15 +96,27 @@ class DaskPool:
             return ""
         machine = urlsplit(worker).hostname or worker
         if machine not in self._place:
-            (arrays,) = self._client.scatter([data.arrays], workers=[worker], hash=False)
-            stored = self._client.submit(store_here, arrays, data.key, workers=[worker], pure=False)
             try:
-                self._place[machine], self._sent[machine] = stored.result()
-            except (KilledWorker, distributed.client.FutureCancelledError, OSError) as error:
-                if isinstance(error, OSError):
-                    raise EngineError(f"could not store the data on {worker}: {error}") from error
+                self._place[machine], self._sent[machine] = self._store_on(worker, data)
+            except (KilledWorker, distributed.client.FutureCancelledError, TimeoutError):
                 return ""  # that worker is gone; a task that lands on its machine will ask again
+            except OSError as error:
+                raise EngineError(f"could not store the data on {worker}: {error}") from error
         return self._place[machine]
+
+    def _store_on(self, worker: str, data: Shipment) -> tuple[str, int]:
+        """Send the data to a worker; a TimeoutError if it goes before it has stored them: nobody else may do it, so
+        that the scheduler would wait for it for ever."""
+        (arrays,) = self._client.scatter([data.arrays], workers=[worker], hash=False)
+        stored = self._client.submit(store_here, arrays, data.key, workers=[worker], pure=False)
+        while True:
+            try:
+                place: tuple[str, int] = stored.result(timeout=1.0)
+                return place
+            except TimeoutError:
+                if worker not in self._client.nthreads():
+                    self._client.cancel([stored])
+                    raise
 
     def wait(self, handles: Sequence[Any], seconds: float) -> list[Any]:
         with contextlib.suppress(TimeoutError), self._client.as_current():
@@ -109,9 +126,12 @@ class DaskPool:
     def result(self, handle: Any) -> Outcome:
         worker = self._where.pop(handle, "")
         try:
-            outcome: Outcome = handle.result()
+            outcome: Outcome = handle.result(timeout=RESULT_SECONDS)
         except KilledWorker as error:
             raise WorkerLost("KilledWorker", 1 + error.allowed_failures) from None
+        except TimeoutError:  # it was finished, but its worker went before the result was fetched
+            self._client.cancel([handle])
+            raise WorkerLost("the worker went with its result") from None
         except distributed.client.FutureCancelledError as error:
             raise WorkerLost(str(error).split("\n")[0]) from None
         except Exception as error:

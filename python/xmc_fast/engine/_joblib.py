@@ -50,6 +50,9 @@ class JoblibPool:
     def slots(self) -> int:
         return max(1, int(joblib.effective_n_jobs(self._parallel.n_jobs)))
 
+    def alive(self) -> set[str]:
+        return set()
+
     def threads(self) -> int:
         return self._threads
 

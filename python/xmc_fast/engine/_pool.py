@@ -34,6 +34,9 @@ class Pool(Protocol):
     def slots(self) -> int:
         """Tasks that can run at once, now."""
 
+    def alive(self) -> set[str]:
+        """Names of the workers, now; none where the engine does not tell."""
+
     def threads(self) -> int:
         """Threads for a task."""
 

@@ -43,6 +43,9 @@ class RayPool:
         nodes = (int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
         return [cpus for cpus in nodes if cpus]
 
+    def alive(self) -> set[str]:
+        return set()
+
     def threads(self) -> int:
         return self._n_jobs or min(self._cpus(), default=1)
 

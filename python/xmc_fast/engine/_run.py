@@ -16,6 +16,7 @@ from xmc_fast.engine._work import Call, Outcome
 
 RETRIES = 3  # times that a block's worker may die
 PATIENCE = 60.0  # seconds without any worker
+DEATHS = 20  # workers that may come and go without a task being finished
 WAVE_LABELS = 512  # labels per thread that a worker solves between two looks at what others have stored
 POLL = 0.5  # seconds between two looks at the folder
 SLOW = 2.0  # a task that takes so many times what its cost suggests is started a second time
@@ -111,6 +112,8 @@ class _Driver:
         self.alone: list[int] = []  # blocks of lost workers: one task each, so that a bad one is known
         self.running: dict[Any, _Task] = {}
         self.deaths: Counter[int] = Counter()
+        self.seen: set[str] = set()  # workers at the last look
+        self.gone = 0  # workers that went since a task was finished
         self.pace: list[float] = []  # seconds per cost of finished tasks
         self.report: dict[str, Any] = {
             "engine": pool.name, "data_bytes": data.nbytes, "sent_bytes": {}, "workers": {},
@@ -124,6 +127,7 @@ class _Driver:
                 slots = self.pool.slots()
                 while (task := self._next(slots)) is not None:
                     self.running[self.pool.submit(self._call(task.blocks))] = task
+                self._count_gone()
                 if slots:
                     last_worker = time.monotonic()
                 elif time.monotonic() - last_worker > PATIENCE:
@@ -142,6 +146,19 @@ class _Driver:
             self.pool.cancel(list(self.running))
         self.report["sent_bytes"] = self.pool.sent()
         return self.report
+
+    def _count_gone(self) -> None:
+        """Workers that die before a task of theirs has begun: the engine starts them again and again."""
+        alive = self.pool.alive()
+        self.gone, self.seen = self.gone + len(self.seen - alive), alive
+        if self.gone > DEATHS:
+            block = next(iter(self.missing))
+            raise EngineError(
+                f"{self.work.name(block)}: {self.gone} workers died one after another and no task was finished;"
+                f" {len(self.missing)} blocks are missing. See the workers' logs; run again to go on from the"
+                " finished ones",
+                block,
+            )
 
     def _call(self, blocks: list[int]) -> Call:
         threads = self.pool.threads()
@@ -213,6 +230,7 @@ class _Driver:
             self.queue = [b for b in task.blocks if b in self.missing] + self.queue
             self._count(task, outcome, "had no data")
             return
+        self.gone = 0
         self._record(outcome)
         for block, result in outcome.done.items():
             if block in self.missing:

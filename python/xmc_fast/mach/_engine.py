@@ -44,7 +44,8 @@ def fit(
         return [models[r] for r in repeats]
     for leftover in folder.glob(".*.tmp"):  # of workers that were killed
         shutil.rmtree(leftover, ignore_errors=True)
-    return [_repeats.load(_store.repeat_path(folder, r)) for r in repeats]
+    shape = (mach.n_buckets, mach.n_features_in_)
+    return [_repeats.load(_store.repeat_path(folder, r), shape) for r in repeats]
 
 
 def predict(engine: Engine, mach: Any, X: Any, k: int, top_buckets: int | None) -> sp.csr_matrix:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._arrays import to_scipy
+from xmc_fast._folder import opening
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast._work import check_engine
@@ -133,7 +134,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
                     if path is not None:
                         _repeats.storable(model).save(path)
                 if path is not None:
-                    model = _repeats.load(path)
+                    model = _repeats.load(path, (self.n_buckets, self.n_features_in_))
                 self.models_.append(model)
                 bar.update(1)
         return self
@@ -194,7 +195,8 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
                 done = _repeats.fitted(models[r])
                 if path is not None:
                     _repeats.storable(done).save(path)
-            self.models_.append(done if path is None else _repeats.load(path))
+            shape = (self.n_buckets, self.n_features_in_)
+            self.models_.append(done if path is None else _repeats.load(path, shape))
         return self
 
     def predict(
@@ -297,18 +299,25 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
                 model.save(_store.repeat_path(folder, r))
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> Mach:
-        """Open what `save`, or `fit` with a checkpoint, made; weights are mapped."""
+    @opening
+    def load(cls, directory: str | os.PathLike[str], *, mmap: bool = True, verify: bool = False) -> Mach:
+        """Open what `save`, or `fit` with a checkpoint, made. ``mmap`` maps the weights; ``verify`` reads and checks
+        every byte."""
         folder = Path(directory)
         settings, n_labels, n_features = _store.read_settings(folder)
         mach = cls(**settings)
+        mach._check()
         missing = [r for r in range(mach.n_repeats) if not _store.repeat_path(folder, r).is_dir()]
         if missing:
             raise ValueError(
                 f"{folder} lacks {len(missing)} of {mach.n_repeats} repetitions, first {missing[0]}"
             )
         mach.n_labels_, mach.n_features_in_ = n_labels, n_features
-        mach.models_ = [_repeats.load(_store.repeat_path(folder, r)) for r in range(mach.n_repeats)]
+        shape = (mach.n_buckets, n_features)
+        mach.models_ = [
+            _repeats.load(_store.repeat_path(folder, r), shape, mmap=mmap, verify=verify)
+            for r in range(mach.n_repeats)
+        ]
         return mach
 
     def _range(

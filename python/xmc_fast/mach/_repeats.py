@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from xmc_fast._arrays import features, to_scipy
-from xmc_fast.model import SparseModel
+from xmc_fast.model import ModelFormatError, SparseModel
 
 # Named bases: module and class, imported on first use.
 _BASES = {
@@ -50,12 +50,18 @@ def storable(model: Any) -> Any:
     )
 
 
-def load(path: Path) -> Any:
-    """The repetition stored in a folder."""
+def load(path: Path, shape: tuple[int, int], *, mmap: bool = True, verify: bool = False) -> Any:
+    """The repetition stored in a folder, of ``shape`` (buckets, features)."""
     if (path / "network.safetensors").is_file():
         module, name = _BASES["network"]
-        return getattr(importlib.import_module(module), name).load(path)
-    return SparseModel.load(path)
+        model = getattr(importlib.import_module(module), name).load(path)
+        found = model.n_outputs_, model.n_features_in_
+    else:
+        model = SparseModel.load(path, mmap=mmap, verify=verify)
+        found = model.n_labels, model.n_features
+    if found != shape:
+        raise ModelFormatError(f"{path}: has (buckets, features) {found}, expected {shape}")
+    return model
 
 
 def scores(model: Any, X: Any, n_buckets: int) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_fast import _arrays, _folder
-from xmc_fast._files import write_text
+from xmc_fast._files import remove_leftovers, write_text
 
 KIND = "mach"
 _CHECKPOINT = "mach.json"
@@ -25,7 +25,7 @@ _NOT_PARAMETERS = ("kind", "format", "format_version", "n_labels", "n_features",
 
 def repeat_path(folder: Path, repeat: int) -> Path:
     """Where a repetition's model is."""
-    return folder / f"repeat_{repeat:04d}"
+    return _folder.part_of(folder, f"repeat_{repeat:04d}")
 
 
 def fingerprint(X: Any, y: sp.csr_matrix) -> str:
@@ -41,6 +41,8 @@ def open_folder(folder: Path, settings: dict[str, Any], data: str) -> None:
     fit = {"format": _FORMAT, **settings, "data": data}
     if _folder.check_same_fit(folder / _CHECKPOINT, fit):
         return
+    if folder.is_dir():
+        remove_leftovers(folder, _CHECKPOINT)  # of a fit that was killed as it wrote its first file
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} exists and is not a Mach checkpoint: it is not overwritten")
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,6 +59,9 @@ def new_folder(target: Path, settings: dict[str, Any]) -> Iterator[Path]:
 
 def read_settings(folder: Path) -> tuple[dict[str, Any], int, int]:
     """The estimator's parameters (without the base), n_labels and n_features."""
-    settings = _folder.read_manifest(folder, KIND, required=("n_labels", "n_features"))
+    sizes = ("n_labels", "n_features", "n_buckets", "n_repeats")
+    settings = _folder.read_manifest(folder, KIND, required=sizes)
+    _folder.count(settings["n_buckets"], "n_buckets", 1, 65536)
+    _folder.count(settings["n_repeats"], "n_repeats", 1, 256)
     parameters = {name: value for name, value in settings.items() if name not in _NOT_PARAMETERS}
     return parameters, settings["n_labels"], settings["n_features"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, labels, to_scipy
+from xmc_fast._arrays import Csr, aligned, labels, to_scipy, valid_csr
 from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]
@@ -40,10 +40,9 @@ def truth_and_scores(Y_true: Any, pred: Any, n_labels: int | None) -> tuple[Csr,
     """The truth, and the predictions as CSR, floats or integer ids, both with the same number of labels."""
     truth = labels(Y_true, "Y_true")
     if sp.issparse(pred):
-        pred = pred if pred.format == "csr" else pred.tocsr()
+        pred, _ = valid_csr(pred, "pred")
         dtype = np.float32 if pred.dtype == np.float32 else np.float64
-        indptr, indices = (np.ascontiguousarray(pred.indptr, np.int64), pred.indices)
-        arrays = (indptr, np.ascontiguousarray(indices, np.int32), np.ascontiguousarray(pred.data, dtype))
+        arrays = (aligned(pred.indptr, np.int64), aligned(pred.indices, np.int32), aligned(pred.data, dtype))
         pred = Csr(*arrays, (int(pred.shape[0]), int(pred.shape[1])))
     else:
         pred = np.asarray(pred)

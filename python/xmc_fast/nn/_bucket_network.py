@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xmc_fast._arrays import features, to_scipy
-from xmc_fast._folder import ModelFormatError
+from xmc_fast._folder import ModelFormatError, count, file_in, opening, replace_folder
 from xmc_fast.mach import bucket_table
 from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, adam, csr_batches
@@ -118,22 +118,31 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a folder with the weights and parameters (safetensors, no pickle)."""
         check_is_fitted(self, "network_")
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        target = Path(directory)
         tensors = {name: t.detach().numpy() for name, t in self.network_.state_dict().items()}
         shape = {"n_features": self.n_features_in_, "n_outputs": self.n_outputs_}
         text = json.dumps({"format": 1, **shape, "params": self.get_params()}, sort_keys=True)
-        write_tensors(folder / _FILE, tensors, {"bucket_network": text})
+        if (target / _FILE).is_file():
+            write_tensors(target / _FILE, tensors, {"bucket_network": text})
+            return
+        with replace_folder(target) as folder:
+            write_tensors(folder / _FILE, tensors, {"bucket_network": text})
 
     @classmethod
+    @opening
     def load(cls, directory: str | os.PathLike[str]) -> BucketNetwork:
         """Open what `save` made."""
-        path = Path(directory) / _FILE
-        tensors, metadata = read_tensors(path, map_file=False)
+        path = file_in(Path(directory), _FILE)
+        tensors, metadata = read_tensors(path, map_file=False, verify=True)
         about = json.loads(metadata.get("bucket_network", "{}"))
         if about.get("format") != 1:
             raise ModelFormatError(f"{path} has a format this version does not know")
         model = cls(**about["params"])
+        width = model.n_hashed or count(about["n_features"], "n_features")
+        expected = {"0.weight": (width, model.hidden), "2.weight": (about["n_outputs"], model.hidden)}
+        for name, shape in expected.items():  # before anything of that size is made
+            if tensors[name].shape != shape:
+                raise ModelFormatError(f"{path}: {name} has shape {tensors[name].shape}, expected {shape}")
         model._start(about["n_features"], about["n_outputs"])
         model.network_.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
         return model

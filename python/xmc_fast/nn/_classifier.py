@@ -24,10 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from xmc_fast import _arrays
+from xmc_fast._folder import ModelFormatError, count, opening, part_of
 from xmc_fast.cluster import label_tree
 from xmc_fast.nn._embed import FeatureEmbedding, TextEmbedding, dense_or_csr, own_copy, unit_variance_norm
 from xmc_fast.nn._estimator import NeuralEstimator, module_bytes
-from xmc_fast.nn._folder import load_folder, save_folder
+from xmc_fast.nn._folder import check_ids, check_network, check_room, load_folder, save_folder
 from xmc_fast.nn._outputs import (
     KINDS,
     LOSSES,
@@ -325,15 +326,20 @@ class SparseClassifier(NeuralEstimator):
         save_folder(directory, _FORMAT, manifest, tensors, network.embed.save if texts else None)
 
     @classmethod
+    @opening
     def load(cls, directory: str | os.PathLike[str]) -> SparseClassifier:
         """The model that `save` wrote; it predicts the same bits."""
         manifest, tensors = load_folder(directory, _FORMAT)
         rewire = None if manifest["rewire"] is None else Rewire(**manifest["rewire"])
-        encoder = Path(directory) / "encoder" if manifest["texts"] else None
+        encoder = part_of(Path(directory), "encoder") if manifest["texts"] else None
         model = cls(encoder=encoder, rewire=rewire, **manifest["params"])
-        model.n_labels_, model.history_ = manifest["n_labels"], manifest["history"]
+        model.n_labels_, model.history_ = count(manifest["n_labels"], "n_labels"), manifest["history"]
+        model._check()
+        model._check_room(tensors, manifest)
         order = tensors.pop("order", None)
         model.order_ = None if order is None else order.numpy()
+        if order is not None:
+            check_ids(model.order_, model.n_labels_, "order", size=model.n_labels_)
         head = tensors.get("output.head_labels", torch.empty(0, dtype=torch.int64))
         embed: FeatureEmbedding | TextEmbedding
         with torch.random.fork_rng([]):
@@ -345,8 +351,26 @@ class SparseClassifier(NeuralEstimator):
         if encoder is not None:
             tensors |= embed.state_dict(prefix="embed.")
         model.network_.load_state_dict(tensors)
+        check_network(model.network_)
         model.network_.eval()
         return model
+
+    def _check_room(self, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+        """The sizes that a manifest asks for, before anything of that size is made."""
+        for name, value in (("hidden", self.hidden), ("rank", self.rank), ("fan_in", self.fan_in)):
+            if value is not None:
+                count(value, name, 1)
+        count(self.group_size, "group_size", 1)
+        if not manifest["texts"]:
+            check_room(tensors, count(manifest["n_features"], "n_features") * (self.hidden or 0))
+            norm = manifest["row_norm"]
+            if norm is not None and not isinstance(norm, (int, float)):
+                raise ModelFormatError(f"damaged, row_norm must be a number, got {norm!r}")
+        check_room(
+            tensors, self.n_labels_, self.n_labels_ * (self.rank or 0) if self.output == "bottleneck" else 0
+        )
+        if self.output == "fan_in":
+            check_room(tensors, self.n_labels_ * self.fan_in)
 
     def _embedding(self, X: Any) -> FeatureEmbedding | TextEmbedding:
         """A new embedding for the rows of a fit."""

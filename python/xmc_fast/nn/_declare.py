@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast._arrays import features, labels, to_scipy
+from xmc_fast._arrays import features, labels, to_scipy, valid_csr
+from xmc_fast._folder import ModelFormatError, opening
 from xmc_fast.declare import LabelRecovery, compress
 from xmc_fast.declare._recovery import load_model, save_model, stored_labels
 from xmc_fast.nn._estimator import NeuralEstimator
@@ -128,11 +129,14 @@ class _Model(NeuralEstimator):
         save_model(directory, self._kind(), settings, self._arrays(), getattr(self, "recovery_", None))
 
     @classmethod
+    @opening
     def load(cls: type[Self], directory: str | os.PathLike[str]) -> Self:
         """Open what `save` wrote (on the CPU)."""
         settings, tensors = load_model(directory, cls._kind())
         model = cls(**settings["params"])
         model.n_labels_, model.n_features_in_ = int(settings["n_labels"]), int(settings["n_features"])
+        if model.hidden != len(tensors["input.bias"]) or model.n_features_in_ != len(tensors["input.weight"]):
+            raise ModelFormatError("damaged, the input layer has another size than the manifest says")
         model._restore(tensors)
         return model
 
@@ -140,7 +144,10 @@ class _Model(NeuralEstimator):
         return {name: value.detach().cpu().numpy() for name, value in self.network_.state_dict().items()}
 
     def _restore(self, tensors: dict[str, npt.NDArray[Any]]) -> None:
-        network = self._network(len(tensors["output.bias"]))
+        outputs = len(tensors["output.bias"])
+        if tensors["output.weight"].shape != (outputs, self.hidden):  # before anything of that size is made
+            raise ModelFormatError(f"damaged, output.weight has shape {tensors['output.weight'].shape}")
+        network = self._network(outputs)
         state = {name: torch.from_numpy(tensors[name]) for name in network.state_dict()}
         network.load_state_dict(state)
         self.network_ = network.eval()
@@ -232,6 +239,10 @@ class Declare(_Model):
 
     def _restore(self, tensors: dict[str, npt.NDArray[Any]]) -> None:
         super()._restore(tensors)
+        if tensors["Z"].shape[1:] != tensors["output.bias"].shape:
+            raise ModelFormatError(
+                f"damaged, Z has shape {tensors['Z'].shape}, expected as many columns as outputs"
+            )
         self._recover(tensors["Z"], stored_labels(tensors, self.n_labels_))
 
 
@@ -268,6 +279,11 @@ class UncompressedNetwork(_Model):
         # cross-entropy summed over labels: softplus(z) - z at the true ones, without a dense target
         loss: Tensor = (F.softplus(out).sum() - out[rows, y.indices].sum()) / len(out)
         return loss
+
+    def _restore(self, tensors: dict[str, npt.NDArray[Any]]) -> None:
+        if len(tensors["output.bias"]) != self.n_labels_:
+            raise ModelFormatError(f"damaged, {len(tensors['output.bias'])} outputs, {self.n_labels_} labels")
+        super()._restore(tensors)
 
     def _decode(self, out: Tensor, k: int) -> sp.csr_matrix:
         scores, ids = weighted_topk(out.float().contiguous(), k)
@@ -318,7 +334,9 @@ class PrunedNetwork(UncompressedNetwork):
     def _restore(self, tensors: dict[str, npt.NDArray[Any]]) -> None:
         indptr, indices, data = (tensors[f"output.{name}"] for name in ("indptr", "indices", "data"))
         shape = (len(indptr) - 1, self.hidden)
-        weight = sp.csr_matrix((data, indices.astype(np.int32), indptr), shape=shape)
+        if data.ndim != 1 or shape[0] != self.n_labels_ or indices.dtype.kind not in "iu":
+            raise ModelFormatError("damaged, the output layer has another size than the manifest says")
+        weight, _ = valid_csr(to_scipy(indptr, indices, data, shape), "output")
         super()._restore(tensors | {"output.weight": weight.toarray()})
 
 

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 import torch
 from sklearn.base import BaseEstimator
 
+from xmc_fast._folder import opening
 from xmc_fast.data import read_chunks
 from xmc_fast.model import merge_topk, write_pieces
 from xmc_fast.nn import _lightxml_store as store
@@ -84,6 +85,7 @@ class LightXMLEnsemble(BaseEstimator):  # type: ignore[misc]
         store.save_ensemble(self, directory)
 
     @classmethod
+    @opening
     def load(
         cls, directory: str | os.PathLike[str], *, device: str | torch.device = "auto"
     ) -> LightXMLEnsemble:

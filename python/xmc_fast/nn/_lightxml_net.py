@@ -130,7 +130,7 @@ class LightXMLNet(nn.Module):
             if isinstance(module, tuple):
                 config, weights, training = module
                 with torch.random.fork_rng([]):
-                    encoder = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+                    encoder = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
                 dtype = next(iter(weights.values())).dtype
                 encoder.to(dtype if dtype.is_floating_point else torch.float32).load_state_dict(weights)
                 state["_modules"][name] = encoder.train(training)

@@ -112,8 +112,9 @@ def load_encoder(name_or_dir: str | os.PathLike[str] | Encoder) -> Encoder:
     if local and not (Path(name) / "config.json").is_file():
         raise FileNotFoundError(f"encoder folder {name} has no config.json: it is not a saved transformer")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
-        model = AutoModel.from_pretrained(name, local_files_only=local)
+        options = {"local_files_only": local, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        model = AutoModel.from_pretrained(name, **options)
     except (OSError, ValueError) as error:
         where = (
             "could not be read"

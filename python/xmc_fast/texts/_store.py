@@ -20,7 +20,10 @@ import numpy as np
 
 from xmc_fast._files import write_text
 from xmc_fast._folder import (
+    file_in,
     kind_of,
+    opening,
+    part_of,
     read_any_manifest,
     read_json,
     read_manifest,
@@ -67,18 +70,20 @@ def save(classifier: Any, directory: str | os.PathLike[str], prepared: bool) -> 
         write_manifest(folder, KIND, manifest)
 
 
+@opening
 def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) -> Any:
     """Open a folder of this or of earlier versions."""
     folder = Path(directory)
     manifest = read_any_manifest(folder)[1]
     if kind_of(manifest) != KIND:
         return _load_earlier(cls, folder, manifest, mmap, verify)
-    manifest = read_manifest(folder, KIND)
+    manifest = read_manifest(folder, KIND, required=("params", "text_columns", "fit_report", "reading"))
     vectorizer = _read_vectorizer(folder / "vectorizer.json", folder / "vectorizer.safetensors", [])
     labels = read_json(folder / "labels.json")
+    _check_labels(folder / "labels.json", labels)
     options = (
         {"mmap": mmap, "verify": verify}
-        if kind_of(read_any_manifest(folder / "model")[1]) in ("sparse_model", "label_tree")
+        if kind_of(read_any_manifest(part_of(folder, "model"))[1]) in ("sparse_model", "label_tree", "mach")
         else {}
     )
     model = load_any(folder / "model", **options)
@@ -94,12 +99,25 @@ def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) 
     return out
 
 
+def _check_labels(path: Path, labels: dict[str, Any]) -> None:
+    """Names are texts, and there are as many counts."""
+    names, counts = labels.get("names"), labels.get("counts")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelFormatError(f"{path}: damaged, names must be a list of texts")
+    if counts is not None and (
+        not isinstance(counts, list)
+        or len(counts) != len(names)
+        or not all(isinstance(n, int) and 0 <= n < 2**63 for n in counts)
+    ):
+        raise ModelFormatError(f"{path}: damaged, counts must be {len(names)} numbers")
+
+
 def _load_earlier(cls: Any, folder: Path, manifest: dict[str, Any], mmap: bool, verify: bool) -> Any:
     files = manifest.get("files", {})
     if "vectorizer" not in files:
         raise ModelFormatError(f"{folder}: a model without a vectorizer, open it with xmc_fast.load")
     model = SparseModel.load(folder, mmap=mmap, verify=verify)
-    path, arrays = (folder / files[role] for role in ("vectorizer", "vectorizer_arrays"))
+    path, arrays = (file_in(folder, files[role]) for role in ("vectorizer", "vectorizer_arrays"))
     return cls.from_parts(_read_vectorizer(path, arrays, model.feature_names or []), model)
 
 
@@ -166,7 +184,7 @@ def _vectorizer_state(vectorizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_vectorizer(path: Path, arrays_path: Path, terms: list[str]) -> Any:
     state = read_json(path)
-    arrays, _ = read_tensors(arrays_path, map_file=False, verify=True)
+    arrays, _ = read_tensors(file_in(arrays_path.parent, arrays_path.name), map_file=False, verify=True)
     try:
         kind, parameters = state["kind"], state["parameters"]
         if kind == _OWN:
@@ -183,6 +201,8 @@ def _sklearn_vectorizer(parameters: dict[str, Any], terms: list[str], idf: Any) 
 
     options = {**parameters, "ngram_range": tuple(parameters["ngram_range"])}
     options["dtype"] = np.dtype(options["dtype"]).type
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise ModelFormatError("damaged, terms must be a list of texts")
     vectorizer = SklearnVectorizer(**options, vocabulary={term: i for i, term in enumerate(terms)})
     if idf is None:
         vectorizer.fit([""])  # nothing to learn: the vocabulary is given

@@ -197,7 +197,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         threads = self.n_jobs if n_jobs is None else n_jobs
         if (workers := check_engine(engine)) is not None:
             return _rows.predict(workers, self, x, {"k": k, "proba": proba, "beam": width}, threads)
-        k = min(int(k), self.n_labels_)
+        width, k = min(width, max(1, self.n_labels_)), min(int(k), self.n_labels_)
         again = proba or len(self.trees_) > 1
         listed = min(max(4 * k, _LISTED), self.n_labels_) if again else k
         threads = resolve_threads(threads)

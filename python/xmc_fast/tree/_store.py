@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast import _core
-from xmc_fast._folder import ModelFormatError, read_manifest, replace_folder, write_manifest
+from xmc_fast._folder import ModelFormatError, file_in, opening, read_manifest, replace_folder, write_manifest
 from xmc_fast.model._calibrate import read_calibration, write_calibration
 from xmc_fast.model._tensors import read_tensors, write_tensors
 
@@ -65,6 +65,8 @@ def read_tree(path: Path, *, mmap: bool, verify: bool) -> Tree:
     tensors, _ = read_tensors(path, map_file=mmap, verify=verify)
     numbered = [name for name in tensors if name != "order"]
     depth = 1 + max((int(name.split(".")[0]) for name in numbered), default=-1)
+    if depth > len(numbered):
+        raise ModelFormatError(f"{path}: damaged label tree: {depth} levels in {len(numbered)} arrays")
     levels = [{n.split(".")[1]: tensors[n] for n in numbered if n.startswith(f"{i}.")} for i in range(depth)]
     return levels, tensors["order"]
 
@@ -89,25 +91,28 @@ def save(model: Any, directory: str | os.PathLike[str]) -> None:
         finish(folder, model)
 
 
+@opening
 def load(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verify: bool) -> Any:
     """Open a folder, checked so that no damaged array can be followed out of its bounds."""
     manifest = read_manifest(directory, _KIND, required=("params", "n_labels", "n_features"))
     model = cls(**manifest["params"])
+    model._check_parameters()
     model.n_labels_, model.n_features_in_ = int(manifest["n_labels"]), int(manifest["n_features"])
     model.trees_ = []
     for t in range(model.n_trees):
-        path = tree_path(Path(directory), t)
+        path = file_in(Path(directory), tree_path(Path(), t).name)
         levels, order = read_tree(path, mmap=mmap, verify=verify)
         try:
             nodes = _core.tree_check(levels, model.n_features_in_)
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFormatError(f"{path}: {error}") from None
-        if nodes != len(order) or (nodes and not 0 <= order.min() <= order.max() < model.n_labels_):
+        right = order.dtype == np.int32 and order.shape == (nodes,)
+        if not right or (nodes and not 0 <= order.min() <= order.max() < model.n_labels_):
             raise ModelFormatError(f"{path}: damaged label tree: order")
         model.trees_.append((levels, order))
     model.calibration = None
     if manifest.get("calibrated"):
-        model.calibration = read_calibration(Path(directory) / _CALIBRATION)
+        model.calibration = read_calibration(file_in(Path(directory), _CALIBRATION))
         if len(model.calibration.scale) != model.n_labels_:
             raise ModelFormatError(f"{Path(directory) / _CALIBRATION}: damaged, not {model.n_labels_} labels")
     return model

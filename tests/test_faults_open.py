@@ -1,0 +1,245 @@
+"""Model folders from somebody else: what is damaged or made up is refused by name and never ends the process.
+
+`bench/experiments/mutations.py` makes thousands of such folders; here a few of each kind, and each defect it found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import xmc_fast
+from bench.experiments import mutations
+from xmc_fast import _folder
+from xmc_fast._folder import ModelFormatError, count, file_in, part_of
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
+NETWORKS = (
+    "mach-network", "declare", "uncompressednetwork", "prunednetwork", "sparse_classifier", "sparse_classifier-groups",
+    "lightxml",
+)  # fmt: skip
+X = mutations.data()[0]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """kind -> a folder of it, made once."""
+    folders: dict[str, Path] = {}
+
+    def get(kind):
+        if kind in NETWORKS:
+            pytest.importorskip("torch")
+        if kind == "lightxml":
+            pytest.importorskip("transformers")
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp(kind) / "model"
+            mutations.KINDS[kind](folders[kind])
+        return folders[kind]
+
+    return get
+
+
+@pytest.fixture
+def change(made, tmp_path):
+    """A copy of a folder with one thing changed: (kind, file, function of its arrays or of its JSON)."""
+    import shutil
+
+    def make(kind, file, function):
+        folder = tmp_path / "changed"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(made(kind), folder)
+        path = folder / file
+        if path.suffix == ".json":
+            value = json.loads(path.read_text())
+            function(value)
+            path.write_text(json.dumps(value))
+        else:
+            tensors = mutations.Tensors(path)
+            function(tensors.arrays)
+            tensors.write(path)
+        return folder
+
+    return make
+
+
+def setting(name, value, at=0):
+    """A function that puts a value into an array."""
+
+    def put(arrays):
+        arrays[name].reshape(-1)[at] = value
+
+    return put
+
+
+@pytest.mark.parametrize("kind", ["label_tree", "linear_declare", "mach"])
+def test_mutations(kind, made):
+    """Nothing but predictions and clear errors; `python -m bench.experiments.mutations` for more."""
+    found = mutations.run(kind, range(1000, 1025), source=made(kind))
+    assert found["bad"] == []
+    assert found["refused"] > 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "function"),
+    [
+        ("label_tree", "tree-0.safetensors", setting("0.child_start", 7, -1)),
+        ("label_tree", "tree-0.safetensors", setting("0.bucket", 2**31)),
+        ("label_tree", "tree-0.safetensors", setting("1.child", 255)),
+        ("label_tree", "tree-0.safetensors", setting("order", 99)),
+        # converted, the array was gone before it was looked at
+        ("label_tree", "tree-0.safetensors", lambda a: a.update({"0.scale": a["0.scale"].astype("f8")})),
+        ("label_tree", "tree-0.safetensors", lambda a: a.update({"order": a["order"].astype("i8")})),
+        ("label_tree", "tree-0.safetensors", lambda a: a.update({"999999999.tag": a["0.tag"]})),
+        ("label_tree", "manifest.json", lambda m: m["params"].update(n_trees=0)),
+        ("label_tree", "manifest.json", lambda m: m["params"].update(power=7)),
+        ("label_tree", "manifest.json", lambda m: m.update(n_features=2**31)),
+        ("mach", "manifest.json", lambda m: m.update(n_repeats=2**31)),
+        ("mach", "manifest.json", lambda m: m.update(n_buckets=5)),
+        ("mach", "manifest.json", lambda m: m.update(n_features="12")),
+        ("mach", "manifest.json", lambda m: m.update(aggregate="sum")),
+        ("linear_declare", "declare.safetensors", setting("Y.indices", 99)),
+        ("linear_declare", "declare.safetensors", setting("Y.indptr", -5, 3)),
+        ("linear_declare", "declare.safetensors", lambda a: a.pop("coef")),
+        ("linear_declare", "declare.safetensors", lambda a: a.update(coef=a["coef"][:, :2].copy())),
+        ("linear_declare", "manifest.json", lambda m: m.update(n_labels=[6])),
+        ("declare", "declare.safetensors", setting("Y.indices", -1)),
+        ("declare", "manifest.json", lambda m: m["params"].update(hidden=2**30)),
+        ("prunednetwork", "declare.safetensors", setting("output.indices", 60000)),
+        ("prunednetwork", "declare.safetensors", setting("output.indptr", 10**9, 2)),
+        ("sparse_classifier", "weights.safetensors", setting("output.indices", 200)),
+        ("sparse_classifier", "manifest.json", lambda m: m["params"].update(fan_in=2**30)),
+        ("sparse_classifier", "manifest.json", lambda m: m["dtypes"].update({"output.bias": "nn"})),
+        ("sparse_classifier-groups", "weights.safetensors", setting("order", 6)),
+        ("sparse_classifier-groups", "weights.safetensors", setting("output.position", -9)),
+        ("text_classifier", "vectorizer.safetensors", setting("offsets", 2**40, 1)),
+        ("text_classifier", "vectorizer.json", lambda v: v["parameters"].update(n_features=0)),
+        ("text_classifier", "vectorizer.json", lambda v: v["parameters"].update(ngram_range=[1, -1])),
+        ("text_classifier", "labels.json", lambda v: v["names"].append(3)),
+        ("text_classifier", "labels.json", lambda v: v["counts"].append(3)),
+        ("lightxml", "network.safetensors", setting("offsets", 2**40, 1)),
+        ("lightxml", "network.safetensors", setting("order", 77)),
+        ("lightxml", "encoder/config.json", lambda c: c.update(num_hidden_layers=2**31)),
+        ("lightxml", "encoder/config.json", lambda c: c.update(vocab_size=2**31)),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_range_is_refused(change, kind, file, function):
+    folder = change(kind, file, function)
+    with pytest.raises(ModelFormatError, match=r"damaged|expected|must be|has \(buckets"):
+        xmc_fast.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["label_tree", "mach", "linear_declare", "text_classifier"])
+def test_every_changed_byte_of_weights_is_noticed(made, tmp_path, kind):
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(made(kind), folder)
+    rng = np.random.default_rng(0)
+    for path in folder.rglob("*.safetensors"):
+        raw = path.read_bytes()
+        start = 8 + int.from_bytes(raw[:8], "little")
+        for at in rng.integers(start, len(raw), 5):
+            damaged = bytearray(raw)
+            damaged[at] ^= 1 << rng.integers(8)
+            path.write_bytes(damaged)
+            options = {} if kind == "linear_declare" else {"verify": True}
+            with pytest.raises(ModelFormatError, match="checksum"):
+                xmc_fast.load(folder, **options)
+        path.write_bytes(raw)
+
+
+def test_names_in_manifests_stay_in_the_folder(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "outside").write_text("{}")
+    (folder / "inside").write_text("{}")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "here").symlink_to("inside")
+    os.mkfifo(folder / "pipe")
+    assert file_in(folder, "inside").is_file()
+    assert file_in(folder, "here").is_file()
+    assert not file_in(folder, "missing").exists()
+    for name in (
+        "../outside",
+        str(tmp_path / "outside"),
+        "link",
+        "a/../../outside",
+        "",
+        None,
+        3,
+        "a\0b",
+        "pipe",
+    ):
+        with pytest.raises(ModelFormatError):
+            file_in(folder, name)
+    (folder / "sub").symlink_to(tmp_path)
+    with pytest.raises(ModelFormatError, match="leads out of the folder"):
+        part_of(folder, "sub")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tree-1.safetensors"])
+def test_links_out_of_the_folder_are_refused(made, tmp_path, name):
+    import shutil
+
+    folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    shutil.copytree(made("label_tree"), folder)
+    shutil.move(folder / name, elsewhere)
+    (folder / name).symlink_to(elsewhere)
+    with pytest.raises(ModelFormatError, match="leads out of the folder"):
+        xmc_fast.load(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelFormatError, match=r"leads out|not a regular|missing"):
+        xmc_fast.load(folder)
+
+
+def test_counts():
+    assert count(5, "n") == 5
+    for value in (True, 2.0, "3", None, -1, 2**31, [1]):
+        with pytest.raises(ModelFormatError, match="n must be an integer in"):
+            count(value, "n")
+
+
+def test_opening_keeps_what_is_not_the_folders_fault(made):
+    with pytest.raises(TypeError, match="verfy"):
+        xmc_fast.Mach.load(made("mach"), verfy=True)
+    with pytest.raises(ModelFormatError, match=r"manifest\.json: file is missing"):
+        xmc_fast.Mach.load(made("mach") / "nowhere")
+
+
+def test_nesting_too_deep_is_not_json(tmp_path):
+    (tmp_path / _folder.MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(ModelFormatError, match="not JSON"):
+        xmc_fast.load(tmp_path)
+
+
+def test_a_mapped_model_survives_what_happens_to_its_folder(tmp_path):
+    """Saving over it or removing it leaves the old pages to whoever has mapped them; ``mmap=False`` needs no file."""
+    import shutil
+
+    mutations.KINDS["label_tree"](tmp_path / "model")
+    mapped = xmc_fast.load(tmp_path / "model")
+    read = xmc_fast.load(tmp_path / "model", mmap=False)
+    rows = sp.csr_matrix(np.random.default_rng(0).random((4, 12)), dtype=np.float32)
+    before = read.predict(rows, 3)
+    xmc_fast.LabelTree(max_leaf=4).fit(*mutations.data(60, 12, 20)).save(tmp_path / "model")
+    assert (mapped.predict(rows, 3) != before).nnz == 0
+    shutil.rmtree(tmp_path / "model")
+    assert (mapped.predict(rows, 3) != before).nnz == 0
+    mutations.KINDS["label_tree"](tmp_path / "model")
+    read = xmc_fast.load(tmp_path / "model", mmap=False)
+    for path in (tmp_path / "model").glob("*.safetensors"):
+        os.truncate(path, 16)
+    assert (read.predict(rows, 3) != before).nnz == 0
+
+
+@pytest.mark.parametrize("kind", ["mach", "text_classifier"])
+def test_any_model_can_be_read_instead_of_mapped(made, kind):
+    model = xmc_fast.load(made(kind), mmap=False, verify=True)
+    given = mutations.TEXTS[:3] if kind == "text_classifier" else X[:3]
+    assert len(model.predict(given, 2, **({"output": "csr"} if kind == "text_classifier" else {})).data) <= 6
