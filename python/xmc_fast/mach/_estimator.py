@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy
+from xmc_fast._arrays import to_scipy, valid_csr
 from xmc_fast._folder import opening
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
@@ -115,6 +115,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         engine = check_engine(engine)
         start, stop = self._range(repeats, checkpoint)
         y = label_matrix(Y)
+        X = valid_csr(X, "X")[0] if sp.issparse(X) else X
         self.n_labels_, self.n_features_in_ = int(y.shape[1]), int(X.shape[1])
         folder = None if checkpoint is None else Path(checkpoint)
         if folder is not None:
@@ -235,7 +236,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
             inverted = _core.invert_table(table, self.n_buckets, resolve_threads(self.n_jobs))
         size = max(64, _BATCH_BYTES // (4 * self.n_repeats * self.n_buckets) // 64 * 64)
         parts = []
-        matrix = X.tocsr() if sp.issparse(X) else X
+        matrix = valid_csr(X, "X")[0] if sp.issparse(X) else X
         for start in range(0, rows, size):
             p = self.bucket_scores(matrix[start : start + size])
             parts.append(
