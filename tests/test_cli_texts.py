@@ -149,7 +149,7 @@ def test_pipes(model, tmp_path):
         [sys.executable, "-c", code], input=b"Eisen\nK\xc3\xa4se\n", capture_output=True, check=True
     )
     assert [line.split(b":")[0] for line in run.stdout.splitlines()] == [b"metal", b"food"]
-    assert b"2 rows in" in run.stderr
+    assert b"2 rows of text lines in" in run.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs /dev/stdout")
@@ -177,7 +177,7 @@ def test_evaluate_maps_names_and_counts_unknown_ones(model, tmp_path, call, caps
     }
     assert found["metrics"]["precision"]["1"] == 1
     assert main(["evaluate", str(model), str(path)]) == 0
-    assert "1 assignments of 1 labels that the model does not have" in capsys.readouterr().out
+    assert "1 assignment of 1 label that the model does not have" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -282,6 +282,11 @@ def test_old_option_names_are_accepted_but_not_shown(features, call, capsys):
     out = capsys.readouterr().out
     assert "--eps" not in out
     assert "--seed" not in out
+
+
+def test_a_misspelt_label_is_met_with_the_nearest(model, capsys):
+    assert main(["explain", str(model), "meta"]) == 1
+    assert "no label 'meta', did you mean 'metal'?" in capsys.readouterr().err
 
 
 def test_errors_name_the_options(table, tmp_path, capsys):

@@ -56,6 +56,14 @@ def texts_of(dataset):
     return list(dataset.texts) if dataset.texts is not None else dataset.X.toarray().tolist()
 
 
+def test_white_space_is_no_text(tmp_path):
+    got = both(write(tmp_path / "a.csv", "title,tags\n \t,a\n\u3000\u00a0,a\nÄ,a\n b ,a\n"))
+    assert got.texts.filled.tolist() == [False, False, True, True]
+    assert got.skipped == {"rows without text": 2}
+    every = data.TextColumn.from_texts([chr(c) for c in range(0x110000)])
+    assert every.filled.tolist() == [not chr(c).isspace() for c in range(0x110000)]
+
+
 def test_csv(tmp_path):
     got = both(write(tmp_path / "a.csv", CSV), text=["title", "abstract"])
     assert {name: list(column) for name, column in got.texts.items()} == {
@@ -297,6 +305,14 @@ def test_parquet_and_frames(tmp_path):
         ("a.jsonl", '{"text": "a"} x\n', {}, "end of the line expected after the JSON object, got 'x'"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', {}, "a.jsonl:2: a JSON object expected, got '[1]'"),
         ("a.jsonl", '[{"text": "a"}]', {}, "a JSON array: one object per line is expected"),
+        ("a.json", '[{"text": "a"}]', {}, "a JSON array: one object per line is expected"),
+        ("a", '[\n {"text": "a"}\n]', {}, "a JSON array: one object per line is expected"),
+        (
+            "a.csv",
+            b"text\nab\nc\xff\n",
+            {},
+            "a.csv:3: UTF-8 text expected, got '\\xff'; name another encoding",
+        ),
         ("a.jsonl", '{"text": "a", "tags": [1, "b"]}\n', {}, "the field 'tags' holds integers and strings"),
         (
             "a.jsonl",

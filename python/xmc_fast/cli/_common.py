@@ -108,6 +108,12 @@ def thousands(n: int) -> str:
     return f"{n:,}"
 
 
+def counted(n: int, what: str) -> str:
+    """(1, "row left out") -> "1 row left out"; (2, "row left out") -> "2 rows left out"."""
+    noun, gap, rest = what.partition(" ")
+    return f"{thousands(n)} {noun}{'s' * (n != 1)}{gap}{rest}"
+
+
 def stored(folder: str | Path) -> int:
     """Bytes of the files of a folder."""
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

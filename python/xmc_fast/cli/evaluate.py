@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from xmc_fast.cli import _inputs, _models
-from xmc_fast.cli._common import Output, UsageError, add_model, add_paths, add_threads, positive
+from xmc_fast.cli._common import Output, UsageError, add_model, add_paths, add_threads, positive, say
 from xmc_fast.cli._propensity import add_propensity, propensities, train_labels
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> Output:
         raise UsageError(f"{what} needs --train: label frequencies are those of the training set")
     model = _models.open_model(args.model, args.threads)
     data = _inputs.read(args.paths, args, model)
+    say(args, data.describe())
     found = evaluate(model, data, args.k, args.threads, args, bootstrap=args.bootstrap)
     return Output(str(found), found.to_dict())
 

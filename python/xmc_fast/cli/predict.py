@@ -16,11 +16,11 @@ from xmc_fast.cli._common import (
     add_paths,
     add_threads,
     aside,
+    counted,
     note,
     open_engine,
     positive,
     split_paths,
-    thousands,
 )
 from xmc_fast.cli._propensity import add_propensity, propensities, train_labels
 
@@ -74,12 +74,17 @@ def run(args: argparse.Namespace) -> Output:
     args.proba = args.proba or (_models.takes_text(model) and _models.calibrated(model) and not args.scores)
     names = None if args.ids or not _models.takes_text(model) else _models.label_names(model)
     start = time.perf_counter()
+    about: list[str] = []  # what was read
     with open_engine(args) as engine:
-        pieces = optimized(model, inputs, args) if args.optimize else best(model, inputs, args, engine)
+        pieces = (
+            optimized(model, inputs, args, about)
+            if args.optimize
+            else best(model, inputs, args, engine, about)
+        )
         rows = _output.write(out, pieces, names)
     seconds = time.perf_counter() - start
     facts = {"rows": rows, "seconds": seconds, "output": out}
-    text = f"{thousands(rows)} rows in {seconds:.2f} s -> {out}"
+    text = f"{counted(rows, 'row')}{''.join(about)} in {seconds:.2f} s -> {out}"
     if aside(out):
         note(text)
         return Output("", None)
@@ -109,21 +114,25 @@ def check_probabilities(model: Any, args: argparse.Namespace) -> None:
         raise ValueError(f"{option} needs a calibrated model: xmc-fast train ... --calibrate HELD_OUT_DATA")
 
 
-def best(model: Any, inputs: list[str], args: argparse.Namespace, engine: Any) -> Iterator[Any]:
-    """The best labels, chunk by chunk of the data."""
+def best(
+    model: Any, inputs: list[str], args: argparse.Namespace, engine: Any, about: list[str]
+) -> Iterator[Any]:
+    """The best labels, chunk by chunk of the data; ``about`` gets what the data is."""
     from xmc_fast.texts._labels import keep_entries
 
     options = {"n_jobs": args.threads} | ({} if engine is None else {"engine": engine})
     for data in _inputs.read_chunks(inputs, args, model):
+        about[:] = [f" of {data.kind()}"]
         top = _models.predict(model, data, args.k, proba=args.proba, **options)
         yield top if args.threshold is None else keep_entries(top, top.data >= args.threshold)
 
 
-def optimized(model: Any, inputs: list[str], args: argparse.Namespace) -> Iterator[Any]:
+def optimized(model: Any, inputs: list[str], args: argparse.Namespace, about: list[str]) -> Iterator[Any]:
     """Labels of the whole data, chosen together for a metric."""
     from xmc_fast import decide
 
     data = _inputs.read(inputs, args, model)
+    about[:] = [f" of {data.kind()}"]
     candidates = max(args.candidates, args.k)
     proba = _models.predict(model, data, candidates, proba=True, n_jobs=args.threads)
     metric: Any = args.optimize

@@ -17,6 +17,7 @@ from xmc_fast.cli._common import (
     add_engine,
     add_paths,
     add_threads,
+    counted,
     open_engine,
     say,
     size,
@@ -241,13 +242,13 @@ def describe(facts: dict[str, Any], folder: str) -> str:
     """What was trained, for people."""
     report = facts.get("fit_report", {})
     left_out = {
-        "empty_texts": "rows without text left out",
-        "unlabelled_rows": "rows without labels left out",
-        "repeated_labels": "repeated labels within a row counted once",
-        "held_out": "rows held out to fit probabilities",
-        "labels_without_rows": "labels have no row outside of these: not learned",
+        "empty_texts": "row without text left out",
+        "unlabelled_rows": "row without labels left out",
+        "repeated_labels": "label repeated within a row counted once",
+        "held_out": "row held out to fit probabilities",
+        "labels_without_rows": "label not learned: without a row outside of these",
     }
-    lines = [f"  {thousands(report[name])} {what}" for name, what in left_out.items() if report.get(name)]
+    lines = [f"  {counted(report[name], what)}" for name, what in left_out.items() if report.get(name)]
     if facts.get("not_converged"):
         lines.append(f"  {thousands(facts['not_converged'])} labels stopped at the iteration limit")
     if report.get("held_out") and not report["calibrated"]:
@@ -258,7 +259,7 @@ def describe(facts: dict[str, Any], folder: str) -> str:
     memory = f"{size(facts['bytes'])} in memory, " if "bytes" in facts else ""
     seconds, labels = facts["seconds"], facts["labels"]
     lines.append(
-        f"trained {thousands(labels)} labels in {seconds:.1f} s ({1e3 * seconds / max(labels, 1):.2f} ms per"
+        f"trained {counted(labels, 'label')} in {seconds:.1f} s ({1e3 * seconds / max(labels, 1):.2f} ms per"
         f" label): {extra}{memory}{size(facts['disk_bytes'])} on disk -> {folder}"
     )
     return "\n".join(lines)
@@ -284,7 +285,7 @@ def validation(found: Any) -> str:
         if name in found.report.values:
             rows.append([title, *(f"{100 * value:.2f}" for value in found.report[name])])
     unknown = (
-        f", {thousands(found.unknown_labels)} labels not seen in training" if found.unknown_labels else ""
+        f", {counted(found.unknown_labels, 'label')} not seen in training" if found.unknown_labels else ""
     )
     text = f"on {thousands(found.rows)} validation rows{unknown}:\n{table(rows)}"
     if (best := found.suggestion) is not None:

@@ -14,6 +14,7 @@ _ENDINGS = {
     ".tab": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
     ".svm": "libsvm",
     ".libsvm": "libsvm",
     ".npz": "npz",
@@ -48,7 +49,7 @@ def guess_format(path: str, head: bytes) -> str:
     if head[:4] == b"PAR1":
         return "parquet"
     first = next((line for line in head[: 1 << 16].split(b"\n") if line.strip()), b"").rstrip(b"\r")
-    if first.lstrip().startswith(b"{"):
+    if re.match(rb"\s*(\{|\[\s*\{)", head):  # an array is refused by the reader of JSON lines
         return "jsonl"
     if re.fullmatch(rb"[ \t]*\d+[ \t]+\d+[ \t]+\d+[ \t]*", first):
         return "xmc"

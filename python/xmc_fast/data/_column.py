@@ -87,6 +87,21 @@ class TextColumn(Sequence[str]):
         """Bytes of each text."""
         return np.diff(self.offsets)
 
+    @property
+    def filled(self) -> npt.NDArray[np.bool_]:
+        """Which texts have more than white space.
+
+        Examples
+        --------
+        >>> TextColumn.from_texts(["tea", "", " \\n"]).filled.tolist()
+        [True, False, False]
+        """
+        found: npt.NDArray[np.bool_] = self.sizes > 0
+        first = self.data[self.offsets[:-1][found]]
+        for i in np.flatnonzero(found)[_MAYBE_SPACE[first]].tolist():
+            found[i] = not self[i].isspace()
+        return found
+
     def tolist(self) -> list[str]:
         """All texts as str objects."""
         return _core.decode_texts(self.data, np.ascontiguousarray(self.offsets))
@@ -115,6 +130,10 @@ class TextColumn(Sequence[str]):
             np.concatenate(data) if data else np.zeros(0, np.uint8),
             _offsets(np.concatenate(sizes) if sizes else []),
         )
+
+
+# First bytes of white space in UTF-8: of ASCII, and of U+0085, U+00A0, U+1680, U+2000 and so on, U+3000.
+_MAYBE_SPACE = np.isin(np.arange(256), [*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3])
 
 
 def _offsets(sizes: npt.ArrayLike) -> npt.NDArray[np.int64]:

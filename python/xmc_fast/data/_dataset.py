@@ -114,7 +114,7 @@ class Dataset:
         found = {WITHOUT_TEXT: 0, WITHOUT_LABELS: 0, REPEATED: 0, EMPTY_LINES: 0} | self.skipped
         columns = [*self.texts.values()] if isinstance(self.texts, dict) else [self.texts]
         if self.texts is not None:
-            found[WITHOUT_TEXT] = int(np.sum(np.sum([column.sizes for column in columns], axis=0) == 0))
+            found[WITHOUT_TEXT] = int(np.sum(~np.any([column.filled for column in columns], axis=0)))
         if self.labels is not None:
             found[WITHOUT_LABELS] = sum(not row for row in self.labels)
         elif self.Y is not None:
@@ -122,17 +122,20 @@ class Dataset:
         self.skipped = {reason: n for reason, n in found.items() if n}
         return self
 
-    def describe(self) -> str:
-        """One line: how many rows of what, from where, and what was missing."""
+    def kind(self) -> str:
+        """What the rows are: "CSV (column text; labels tags split at '|')"."""
         about = []
         if self.text_columns:
             about.append(f"column{'s' * (len(self.text_columns) > 1)} {', '.join(self.text_columns)}")
         if self.label_column is not None:
             about.append(f"labels {self.label_column}" + (f" split at {self.sep!r}" if self.sep else ""))
-        elif self.sep:
+        elif self.sep and (self.labels is not None or self.Y is not None):
             about.append(f"labels split at {self.sep!r}")
-        line = f"read {_count(self.n_rows, 'rows')} of {_TITLES.get(self.format, self.format)}"
-        line += f" ({'; '.join(about)})" if about else ""
+        return _TITLES.get(self.format, self.format) + (f" ({'; '.join(about)})" if about else "")
+
+    def describe(self) -> str:
+        """One line: how many rows of what, from where, and what was missing."""
+        line = f"read {_count(self.n_rows, 'rows')} of {self.kind()}"
         if self.files:
             shown = self.files if len(self.files) <= 3 else [*self.files[:2], f"{len(self.files) - 2} more"]
             line += f" from {', '.join(shown)}"

@@ -183,6 +183,17 @@ class Stream:
 
 
 @contextlib.contextmanager
+def encoding_hint() -> Iterator[None]:
+    """Say what to do where text is not UTF-8."""
+    try:
+        yield
+    except ValueError as error:
+        if "UTF-8 text expected" not in str(error):
+            raise
+        raise ValueError(f"{error}; name another encoding with encoding=") from None
+
+
+@contextlib.contextmanager
 def open_stream(path: Path, encoding: str = "utf-8") -> Iterator[Stream]:
     """Open a text file of any encoding, compressed or not."""
     with mapped(path) as whole, open_binary(path) as file:

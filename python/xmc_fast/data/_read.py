@@ -15,7 +15,15 @@ from xmc_fast.data._choose import FORMATS, guess_format
 from xmc_fast.data._column import TextColumn
 from xmc_fast.data._dataset import REPEATED, Dataset, concat
 from xmc_fast.data._frame import from_frame
-from xmc_fast.data._io import Path, Stream, file_name, open_binary, open_stream, read_lines
+from xmc_fast.data._io import (
+    Path,
+    Stream,
+    encoding_hint,
+    file_name,
+    open_binary,
+    open_stream,
+    read_lines,
+)
 from xmc_fast.data._labels import Labels, from_lines
 from xmc_fast.data._sparse import read_libsvm, read_pair, read_xmc
 from xmc_fast.data._stream import iter_xmc
@@ -214,11 +222,12 @@ def _stream_parts(stream: Stream, form: str, options: Options, block: int | None
     """The parts of one table or file of text lines."""
     if not stream.head:
         raise ValueError(f"{stream.name}:1: the file is empty")
-    if form != "text":
-        yield from _TABLES[form](stream, options).parts(block)
-        return
-    for lines in line_parts(stream, options.threads, block):
-        yield _text_part(lines, Labels(None, None), [stream.name])
+    with encoding_hint():
+        if form != "text":
+            yield from _TABLES[form](stream, options).parts(block)
+            return
+        for lines in line_parts(stream, options.threads, block):
+            yield _text_part(lines, Labels(None, None), [stream.name])
 
 
 def _file_parts(path: str, form: str, options: Options, block: int | None) -> Iterator[Dataset]:
@@ -246,11 +255,11 @@ def _several(files: list[str], form: str, options: Options, block: int | None) -
         X, Y = reader(*files)
         yield _matrix_part(X, Y, form, files)
         return
-    with open_stream(files[1], options.encoding) as stream:
+    with open_stream(files[1], options.encoding) as stream, encoding_hint():
         column = TextColumn.concat([*line_parts(stream, options.threads, None)])
     labels = _named(from_lines(column, options.sep), files)
     n, at = len(column), 0
-    with open_stream(files[0], options.encoding) as stream:
+    with open_stream(files[0], options.encoding) as stream, encoding_hint():
         if not stream.head:
             raise ValueError(f"{stream.name}:1:1: the file is empty")
         for lines in line_parts(stream, options.threads, block):

@@ -43,9 +43,7 @@ def fold_table(lowercase: bool, strip_accents: str | None) -> Fold:
     pages, cells, place = [], [], {}  # type: tuple[list[int], list[tuple[int, ...]], dict[tuple[int, ...], int]]
     replacements = bytearray()
     for first in range(0, sys.maxunicode + 1, _PAGE):
-        page = tuple(
-            _cell(chr(c), replaced, replacements) for c, replaced in _page(first, lowercase, strip_accents)
-        )
+        page = _page(first, lowercase, strip_accents, replacements)
         if page not in place:
             place[page] = len(cells)
             cells.append(page)
@@ -67,19 +65,25 @@ def _cell(character: str, replaced: str, replacements: bytearray) -> int:
     return at << 6 | len(encoded)
 
 
-def _page(first: int, lowercase: bool, strip_accents: str | None) -> list[tuple[int, str]]:
-    """(code point, replacement) of one page; most pages need no look at single characters."""
+_UNCHANGED = (_SAME,) * _PAGE
+_DROPPED = (0,) * _PAGE
+
+
+def _page(first: int, lowercase: bool, strip_accents: str | None, replacements: bytearray) -> tuple[int, ...]:
+    """The cells of one page; most pages need no look at single characters."""
     every = "".join(map(chr, range(first, first + _PAGE)))
     as_is = not lowercase or every.lower() == every
-    if strip_accents is None:
-        return list(zip(range(first, first + _PAGE), every if as_is else map(str.lower, every), strict=True))
-    decomposed = as_is and unicodedata.is_normalized("NFKD", every)
-    if decomposed and strip_accents == "ascii" and first:
-        return [(c, "") for c in range(first, first + _PAGE)]
-    if decomposed and strip_accents == "unicode" and not any(map(unicodedata.combining, every)):
-        return list(zip(range(first, first + _PAGE), every, strict=True))
-    lowered = map(str.lower, every) if lowercase else every
-    return [(first + k, _stripped(text, strip_accents)) for k, text in enumerate(lowered)]
+    if as_is and strip_accents is None:
+        return _UNCHANGED
+    lowered = every if not lowercase else [character.lower() for character in every]
+    if strip_accents is not None:
+        decomposed = as_is and unicodedata.is_normalized("NFKD", every)
+        if decomposed and strip_accents == "ascii" and first:
+            return _DROPPED
+        if decomposed and strip_accents == "unicode" and not any(map(unicodedata.combining, every)):
+            return _UNCHANGED
+        lowered = [_stripped(text, strip_accents) for text in lowered]
+    return tuple(_cell(c, replaced, replacements) for c, replaced in zip(every, lowered, strict=True))
 
 
 def _stripped(text: str, strip_accents: str) -> str:

@@ -19,7 +19,7 @@ from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
 from xmc_fast.texts._evaluation import Evaluation, evaluation
 from xmc_fast.texts._explain import Explanation, LabelDescription, PathExplanation, describe_label, explain
-from xmc_fast.texts._inputs import Columns, text_columns
+from xmc_fast.texts._inputs import Columns, one_row, text_columns
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
 from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
 
@@ -246,7 +246,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         self, text: Any, k: int = 5, *, threshold: float | None = None, proba: bool | None = None
     ) -> list[Suggestion]:
         """The ``k`` best labels of one text (a str, or a dict of text columns), with little overhead."""
-        row = self._row(text)
+        row = one_row(self, text)
         if not len(row[0]):
             return []
         ids, values = self.model_.predict_one(row, k, **self._proba(proba))
@@ -414,18 +414,6 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         columns = text_columns(texts).select(self.text_columns_)
         X = self.vectorizer_.transform(columns.given)
         return X if X.dtype == np.float32 else X.astype(np.float32)
-
-    def _row(self, text: Any) -> tuple[Any, Any]:
-        """Columns and values of one text: `transform` with little overhead."""
-        if isinstance(text, str) and hasattr(self, "model_") and hasattr(self.vectorizer_, "transform_one"):
-            *others, last = self.text_columns_
-            given = text if last == "" else {**dict.fromkeys(others, ""), last: text}
-            columns, values = self.vectorizer_.transform_one(given)
-            return columns, values
-        row = self.transform(
-            {name: [value] for name, value in text.items()} if isinstance(text, dict) else [text]
-        )
-        return row.indices, row.data
 
     def _proba(self, proba: bool | None) -> dict[str, bool]:
         calibrated = getattr(self.model_, "calibration", None) is not None

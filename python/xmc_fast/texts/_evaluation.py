@@ -41,16 +41,22 @@ class Evaluation:
 
     def __str__(self) -> str:
         notes = [
-            (self.unlabelled_rows, "rows without labels left out"),
-            (self.rows_without_suggestion, "rows without a known term: no suggestion"),
+            (self.unlabelled_rows, "row", "without labels left out"),
+            (self.rows_without_suggestion, "row", "without a known term: no suggestion"),
             (
                 self.unknown_assignments,
-                f"assignments of {self.unknown_labels:,} labels that the model does not have: counted as misses",
+                "assignment",
+                f"of {_count(self.unknown_labels, 'label')} that the model does not have: counted as misses",
             ),
-            (self.repeated_labels, "repeated labels within a row counted once"),
+            (self.repeated_labels, "repeated label", "within a row counted once"),
         ]
-        lines = [f"{count:,} {what}" for count, what in notes if count]
-        return "\n".join([f"{self.rows:,} rows", *lines, "", str(self.report)])
+        lines = [f"{_count(count, noun)} {rest}" for count, noun, rest in notes if count]
+        return "\n".join([_count(self.rows, "row"), *lines, "", str(self.report)])
+
+
+def _count(n: int, noun: str) -> str:
+    """``1 row``, ``2,000 rows``."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def evaluation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -265,7 +266,9 @@ def label_number(classifier: TextClassifier, label: str) -> int:
     try:
         return classifier.label_names_.index(label)
     except ValueError:
-        raise ValueError(f"the model has no label {label!r}") from None
+        near = difflib.get_close_matches(label, classifier.label_names_, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"the model has no label {label!r}{hint}") from None
 
 
 def _explained(classifier: TextClassifier) -> SparseModel | LabelTree:

@@ -35,7 +35,7 @@ class Columns(NamedTuple):
         found = np.zeros(self.n_rows, bool)
         for column in self.columns.values():
             if isinstance(column, TextColumn):
-                found |= column.sizes > 0
+                found |= column.filled
             else:
                 found |= np.array([bool(text) and not text.isspace() for text in column], bool)
         return found
@@ -67,3 +67,16 @@ def text_columns(texts: Any) -> Columns:
     column = hasattr(texts, "to_pylist") and not hasattr(texts, "column_names")  # of pyarrow
     found, missing = as_texts(texts.to_pylist() if column else texts)
     return Columns(found if isinstance(found, dict) else {"": found}, missing)
+
+
+def one_row(classifier: Any, text: Any) -> tuple[Any, Any]:
+    """Columns and values of one text (a str, or a dict of text columns): ``transform`` with little overhead."""
+    if isinstance(text, str) and hasattr(getattr(classifier, "vectorizer_", None), "transform_one"):
+        *others, last = classifier.text_columns_
+        given = text if last == "" else {**dict.fromkeys(others, ""), last: text}
+        indices, values = classifier.vectorizer_.transform_one(given)
+        return indices, values
+    row = classifier.transform(
+        {name: [value] for name, value in text.items()} if isinstance(text, dict) else [text]
+    )
+    return row.indices, row.data
