@@ -17,7 +17,7 @@ SHARED = {"core", "cluster"}  # folders that others may include
 LAYERS = [
     {"_core", "_threads", "_arrays", "_files", "_folder", "_memory", "_progress", "_work"},
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
-    {"linear", "_checkpoint", "texts", "tree", "mach", "text", "knn", "declare"},
+    {"linear", "_checkpoint", "_state", "update", "texts", "tree", "mach", "text", "knn", "declare"},
     {
         "engine",
         "planner",

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from reference import l1 as l1_reference
 from reference import newton as reference
-from xmc_fast import OneVsAll, _arrays, _core
+from xmc_fast import OneVsAll, _arrays, _checkpoint, _core
 
 LOSSES = ["squared_hinge", "logistic"]
 INITS = ["zero", "mean", "multi-positive", "bias", "warm"]
@@ -52,6 +52,9 @@ def solve(X, Y, *, solver="newton", loss="squared_hinge", init="mean", C=1.0, to
         warm_indptr=start.indptr,
         warm_indices=start.indices,
         warm_data=start.data,
+        **_checkpoint._NO_START,
+        old_rows=0,
+        keep_multipliers=False,
         blocks=np.array(blocks, np.int64).ravel(),
         solver=SOLVERS.index(solver),
         loss=LOSSES.index(loss),

@@ -24,15 +24,11 @@ struct Lane {
   double tolerance = 0;  // inner tolerance of this round
   double violation = 0;  // of the dual's optimality, after this round's full pass
   bool eager = false;    // this round's full pass takes steps
+  bool warm = false;     // it started from an earlier solution
   int32_t rounds = 0;
   int32_t epochs = 0;
   double seconds = 0;
 };
-
-// |g| bounds |w - w*|: this share of |w| is required as well.
-double distance_limit(double tol) {
-  return std::min(20 * tol, 200 * tol * std::sqrt(tol));
-}
 
 // The mean product of two rows over the mean of |x|^2: about their mean cosine.
 double alike(const PreparedFeatures& X) {
@@ -52,6 +48,7 @@ struct DualSolver::State {
   const LinearProblem& problem;
   const PreparedFeatures& X;
   const DualStart& start;
+  const DualOptions options;
   const DualKernels& kernels = dual_kernels();
 
   Buffer<float> w, g, alpha, slacks;
@@ -70,10 +67,14 @@ struct DualSolver::State {
   std::vector<double> sum;      // D zeros, scratch
   std::vector<uint8_t> length;  // n: the length of a row, see sort_windows
 
-  State(const LinearProblem& p, const PreparedFeatures& x, const DualStart& s)
+  double gap[kLanes], objective[kLanes];
+  std::vector<float> zeros;  // to start from an earlier solution
+
+  State(const LinearProblem& p, const PreparedFeatures& x, const DualStart& s, const DualOptions& o)
       : problem(p),
         X(x),
         start(s),
+        options(o),
         w(x.D * kLanes),
         g(x.D * kLanes),
         alpha(x.n * kLanes),
@@ -85,7 +86,8 @@ struct DualSolver::State {
         usual_share(static_cast<float>(bias_share(p, x))),
         weights(x),
         sum(x.D),
-        length(x.n) {
+        length(x.n),
+        zeros(o.old.bias_weight ? std::max(x.n, x.D) : 0) {
     for (int64_t i = 0; i < x.n; ++i) {
       length[i] = static_cast<uint8_t>(std::min(x.rows[i].stored / kPad, kLengths - 1));
     }
@@ -120,14 +122,40 @@ struct DualSolver::State {
   // ---- labels into lanes
 
   void start_lane(int l, int64_t label, double tightness) {
-    const auto positives = problem.positive_rows(label);
     Lane& a = lane[l];
     a = Lane();
     a.label = label;
     a.busy = true;
     a.factor = kRound3;
     a.limit = tightness * stopping_norm(problem, X, label, positive_moments(problem, X, label, sum), 2.0);
+    a.warm = options.old.has(label);
+    if (a.warm) {
+      a.factor = kWarm;
+      const double f = std::max(options.old.objective[label], 1e-6);
+      a.limit =
+          2 * std::sqrt(problem.C * certified_share(problem.tol) * f);  // the gap is about violation^2 / 4C
+    }
     half_inverse_positive[l] = static_cast<float>(1 / (2 * problem.C * problem.positive_cost(label)));
+    a.warm ? from_multipliers(l, label) : from_shared_start(l, label);
+  }
+
+  // w and balance follow, for all such lanes at once (refill).
+  void from_multipliers(int l, int64_t label) {
+    const CsrView<>& old = options.old.alpha;
+    for (int64_t t = old.begin(label); t < old.end(label); ++t) {
+      alpha[int64_t{old.indices[t]} * kLanes + l] = old.data[t];
+      flags[old.indices[t]] = 2;
+    }
+    for (const int32_t i : problem.positive_rows(label)) {
+      positive[i] = static_cast<uint16_t>(positive[i] | 1u << l);
+      flags[i] = 2;
+    }
+    balance[l] = 0;
+    if (X.bias != 0) bias_weight(l) = options.old.bias_weight[label];
+  }
+
+  void from_shared_start(int l, int64_t label) {
+    const auto positives = problem.positive_rows(label);
     balance[l] = start.balance;
     if (X.bias != 0) {
       bias_weight(l) = static_cast<float>(bias_guess.of(positives.size(), bias_weight(l)));
@@ -152,16 +180,44 @@ struct DualSolver::State {
       ++*next;
     }
     if (fresh) {
-      kernels.fill(w.data(), start.w.data(), X.D, fresh);
-      kernels.fill(alpha.data(), start.alpha.data(), X.n, fresh);
-      for (const int32_t i : working) flags[i] = 2;
-      for (const int32_t i : start.rows) flags[i] = 2;
+      uint32_t warm = 0;
+      int64_t t = first;
+      for_lanes(fresh, [&](int l) { warm |= static_cast<uint32_t>(options.old.has(labels[t++])) << l; });
+      if (const uint32_t cold = fresh & ~warm) {
+        kernels.fill(w.data(), start.w.data(), X.D, cold);
+        kernels.fill(alpha.data(), start.alpha.data(), X.n, cold);
+        for (const int32_t i : start.rows) flags[i] = 2;
+      }
+      if (warm) {
+        kernels.fill(w.data(), zeros.data(), X.D, warm);
+        kernels.fill(alpha.data(), zeros.data(), X.n, warm);
+        std::fill(flags.data() + options.old_rows, flags.data() + X.n, uint8_t{2});
+      }
       for_lanes(fresh, [&](int l) { start_lane(l, labels[first++], tightness); });
+      if (warm) add_multipliers(warm);
+      for (const int32_t i : working) flags[i] = 2;
       collect_flagged();
     }
     view.live = 0;
     for (int l = 0; l < kLanes; ++l) view.live |= static_cast<uint32_t>(lane[l].busy) << l;
     return view.live != 0;
+  }
+
+  // w and balance of lanes that were given multipliers.
+  void add_multipliers(uint32_t lanes) {
+    order.clear();
+    for_lanes(lanes, [&](int l) {
+      const CsrView<>& old = options.old.alpha;
+      const int64_t label = lane[l].label;
+      for (int64_t t = old.begin(label); t < old.end(label); ++t) {
+        if (flags[old.indices[t]] != 2) continue;
+        flags[old.indices[t]] = 3;
+        order.push_back(old.indices[t]);
+      }
+    });
+    std::sort(order.begin(), order.end());
+    kernels.add_rows(view, order.data(), static_cast<int64_t>(order.size()), lanes);
+    for (const int32_t i : order) flags[i] = 2;
   }
 
   // The working set: rows with flag 2, which becomes 1.
@@ -180,9 +236,9 @@ struct DualSolver::State {
 
   // How far the descent of this round goes. `thorough`: to the limit, at once.
   void plan_round(Lane& a, float* bias_moves, bool thorough) {
-    const int32_t round = ++a.rounds;
+    const int32_t round = ++a.rounds + (a.warm ? 2 : 0);  // an earlier solution stands for the first two
     const bool frequent = X.bias != 0 && problem.positive_rows(a.label).size() * kFrequent >= X.n;
-    a.eager = !thorough && round <= (frequent ? 2 : 1) && round < problem.max_iter;
+    a.eager = !thorough && !a.warm && round <= (frequent ? 2 : 1) && round < problem.max_iter;
     if (thorough) {
       a.tolerance = a.limit;
     } else if (round == 1) {
@@ -259,7 +315,11 @@ struct DualSolver::State {
       if (a.eager) return;
       if (a.violation <= kPromising * a.limit || out_of_rounds(a)) promising |= 1u << l;
     });
-    const uint32_t done = promising ? stop_lanes(promising, solved) : 0;
+    uint32_t warm = 0;
+    for_lanes(promising, [&](int l) { warm |= static_cast<uint32_t>(lane[l].warm) << l; });
+    if (promising && (warm || options.keep_multipliers)) kernels.gap(view, found, promising, gap, objective);
+    uint32_t done = warm ? stop_warm_lanes(warm, solved) : 0;
+    if (promising & ~warm) done |= stop_lanes(promising & ~warm, solved);
     const uint32_t open = view.live & ~done;
     for_lanes(open, [&](int l) {
       Lane& a = lane[l];
@@ -269,6 +329,25 @@ struct DualSolver::State {
     for (int64_t u = 0; u < found.count; ++u) {
       if (found.masks[u] & open) working.push_back(found.rows[u]);
     }
+    return done;
+  }
+
+  // Lanes that came from an earlier solution end where the gap proves them near enough the minimum.
+  uint32_t stop_warm_lanes(uint32_t wanted, SolvedLabel* solved) {
+    uint32_t done = 0;
+    for_lanes(wanted, [&](int l) {
+      const bool close = gap[l] <= certified_share(problem.tol) * (objective[l] - gap[l]);
+      if (!close && !out_of_rounds(lane[l])) return;
+      done |= 1u << l;
+      LabelReport& r = solved[l].report;
+      r.status = close ? LabelStatus::converged : LabelStatus::iteration_limit;
+      r.outer_iterations = lane[l].rounds;
+      r.inner_iterations = lane[l].epochs;
+      for (int64_t u = 0; u < found.count; ++u) r.active_rows += found.slacks[u * kLanes + l] > 0;
+      r.objective = objective[l];
+      r.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+      r.gap = gap[l];
+    });
     return done;
   }
 
@@ -295,8 +374,22 @@ struct DualSolver::State {
       r.active_rows = found.active[l];
       r.objective = 0.5 * w_norm2[l] + found.loss[l];
       r.gradient_norm = norm;
+      r.gap = options.keep_multipliers ? std::min(gap[l], 0.5 * g_norm2[l]) : 0.5 * g_norm2[l];
     });
     return done;
+  }
+
+  // Of a lane that the last full pass has seen.
+  Multipliers multipliers(int l) {
+    Multipliers out;
+    for (int64_t u = 0; u < found.count; ++u) {
+      const float a = alpha[int64_t{found.rows[u]} * kLanes + l];
+      if (!(found.masks[u] >> l & 1) || !(a > 0)) continue;
+      out.rows.push_back(found.rows[u]);
+      out.alpha.push_back(a);
+    }
+    out.bias_weight = X.bias != 0 ? bias_weight(l) : 0.f;
+    return out;
   }
 
   void release(int l) {
@@ -322,6 +415,7 @@ struct DualSolver::State {
       for_lanes(view.live, [&](int l) { lane[l].seconds += seconds; });
       for_lanes(done, [&](int l) {
         solved[l].report.seconds = lane[l].seconds;
+        if (options.keep_multipliers) solved[l].multipliers = multipliers(l);
         sink(lane[l].label, std::move(solved[l]));
         release(l);
       });
@@ -329,8 +423,9 @@ struct DualSolver::State {
   }
 };
 
-DualSolver::DualSolver(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start)
-    : state_(std::make_unique<State>(problem, X, start)) {}
+DualSolver::DualSolver(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start,
+                       const DualOptions& options)
+    : state_(std::make_unique<State>(problem, X, start, options)) {}
 DualSolver::~DualSolver() = default;
 
 void DualSolver::solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
@@ -343,7 +438,7 @@ DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures&
   out.w.assign(X.D, 0.f);
   out.alpha.assign(X.n, 0.f);
   if (X.n == 0) return out;
-  DualSolver::State s(problem, X, out);
+  DualSolver::State s(problem, X, out, {});
   Rng rng(problem.seed);
   int64_t next = 0;
   s.refill(&kNoLabel, 1, &next, 0.1);
@@ -365,6 +460,12 @@ DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures&
   out.w.assign(w.begin(), w.end());
   if (X.bias != 0) out.w[X.D - 1] = s.bias_weight(0);
   out.balance = s.balance[0];
+  return out;
+}
+
+Multipliers multipliers_of(const DualStart& start, bool has_bias) {
+  Multipliers out{start.rows, {}, has_bias ? start.w.back() : 0.f};
+  for (const int32_t i : start.rows) out.alpha.push_back(start.alpha[i]);
   return out;
 }
 

@@ -13,6 +13,10 @@
 // Every label starts from the same w and alpha (DualStart): without a bias from the solution of the problem
 // without positives, with one (bias.h) from w = 0 and a guess of the bias's weight.
 //
+// Labels with multipliers of an earlier solution (DualOptions) start there instead: w is built from them, the
+// first working set is their rows, the label's positives and the new rows, and the first round goes to a small
+// tolerance at once.
+//
 // The result depends on the labels given to solve() and their order, never on threads.
 #pragma once
 
@@ -33,10 +37,17 @@ struct DualStart {
   LabelReport report;         // of this problem
 };
 
+struct DualOptions {
+  MultipliersView old;
+  int64_t old_rows = 0;  // rows from this one on are new
+  bool keep_multipliers = false;
+};
+
 // Memory of one thread: O(16 (n + D)).
 class DualSolver {
  public:
-  DualSolver(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start);
+  DualSolver(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start,
+             const DualOptions& options = {});
   ~DualSolver();
   DualSolver(const DualSolver&) = delete;
   DualSolver& operator=(const DualSolver&) = delete;
@@ -54,6 +65,8 @@ class DualSolver {
 
 // The problem without positives, solved to a tenth of tol.
 DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures& X);
+
+Multipliers multipliers_of(const DualStart& start, bool has_bias);
 
 // Where labels start when rows have a bias: its weight alone, all rows at the negatives' margin.
 DualStart bias_alone(const PreparedFeatures& X);

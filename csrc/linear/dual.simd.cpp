@@ -252,9 +252,80 @@ void gradient(const LaneGroup& s, PassResult& p, uint32_t wanted, float* g, doub
   }
 }
 
+void gap(const LaneGroup& s, const PassResult& p, uint32_t wanted, double* gap, double* objective) {
+  const LaneVector hp = load_lanes(s.half_inverse_positive);
+  const vf hn = splat(s.half_inverse_negative), zero = splat(0.f), one = splat(1.f), half = splat(0.5f);
+  double norm2[kLanes] = {}, loss[kLanes] = {};
+  for (int l = 0; l < kLanes; ++l) gap[l] = 0;
+  LaneVector norms = zero_lanes(), losses = zero_lanes(), gaps = zero_lanes();
+  for (int64_t u = 0; u < p.count; ++u) {
+    if (!(p.masks[u] & wanted)) continue;
+    const uint32_t positive = s.positive[p.rows[u]];
+    for (int k = 0; k < kVecs; ++k) {
+      const vf h = select(bits(positive, k), hp.v[k], hn);
+      const vf a = load(s.alpha + int64_t{p.rows[u]} * kLanes + k * kWidth);
+      const vf slack = load(p.slacks + u * kLanes + k * kWidth), xi = max(slack, zero);
+      const vf apart = xi - a * h, scale = half / h;
+      norms.v[k] = fma(a, one - slack, norms.v[k]);
+      losses.v[k] = fma(xi * xi, scale, losses.v[k]);
+      gaps.v[k] = gaps.v[k] + fma(apart * apart, scale, a * (xi - slack));
+    }
+    if (u % kFlush == 0) {
+      flush(norm2, norms);
+      flush(loss, losses);
+      flush(gap, gaps);
+    }
+  }
+  flush(norm2, norms);
+  flush(loss, losses);
+  flush(gap, gaps);
+  for (int l = 0; l < kLanes; ++l) {
+    if (s.x.bias != 0) {  // norm2 has bias * b * sum_i alpha_i s_i where b^2 belongs
+      const double b = static_cast<double>(s.w[(s.D - 1) * kLanes + l]);
+      const double apart = b - static_cast<double>(s.x.bias) * p.balance[l];
+      norm2[l] += b * apart;
+      gap[l] += 0.5 * apart * apart;
+    }
+    objective[l] = 0.5 * norm2[l] + loss[l];
+  }
+}
+
 template <class Rows>
 void add_row(const LaneGroup& s, int64_t i, int lane, float scale) {
   Rows(s.x).add(i, scale, s.w + lane);
+}
+
+template <class Rows>
+void add_rows(const LaneGroup& s, const int32_t* list, int64_t count, uint32_t mask) {
+  const Rows rows(s.x);
+  const vf zero = splat(0.f);
+  LaneVector balance = zero_lanes();
+  double total[kLanes] = {};
+  for (int64_t u = 0; u < count; ++u) {
+    const int64_t i = list[u];
+    LaneVector step;
+    for (int k = 0; k < kVecs; ++k) {
+      const vf a = select(bits(mask, k), load(s.alpha + i * kLanes + k * kWidth), zero);
+      step.v[k] = select(bits(s.positive[i], k), a, zero - a);
+      balance.v[k] = balance.v[k] + step.v[k];
+    }
+    rows.axpy(i, step, s.w);
+    if (u % kFlush == 0) flush(total, balance);
+  }
+  flush(total, balance);
+  for (int l = 0; l < kLanes; ++l) s.balance[l] += static_cast<float>(total[l]);
+}
+
+template <class Rows>
+void dots(const LaneGroup& s, const int32_t* list, int64_t count, float* out) {
+  const Rows rows(s.x);
+  const LaneVector b = bias_weight(s);
+  const vf bias = splat(s.x.bias);
+  for (int64_t u = 0; u < count; ++u) {
+    LaneVector z = rows.dot(list[u], s.w);
+    for (int k = 0; k < kVecs; ++k) z.v[k] = fma(bias, b.v[k], z.v[k]);
+    store_lanes(out + u * kLanes, z);
+  }
 }
 
 void fill(float* m, const float* start, int64_t count, uint32_t mask) {
@@ -301,10 +372,17 @@ void any_add_row(const LaneGroup& s, int64_t i, int lane, float scale) {
   s.x.dense ? add_row<DenseRows>(s, i, lane, scale) : add_row<SparseRows>(s, i, lane, scale);
 }
 
+void any_add_rows(const LaneGroup& s, const int32_t* rows, int64_t count, uint32_t mask) {
+  s.x.dense ? add_rows<DenseRows>(s, rows, count, mask) : add_rows<SparseRows>(s, rows, count, mask);
+}
+void any_dots(const LaneGroup& s, const int32_t* rows, int64_t count, float* z) {
+  s.x.dense ? dots<DenseRows>(s, rows, count, z) : dots<SparseRows>(s, rows, count, z);
+}
+
 }  // namespace
 
 extern const DualKernels dual_kernels_table;
-const DualKernels dual_kernels_table = {&any_epoch, &any_pass,        &any_gradient,
-                                        &fill,      &select_features, &any_add_row};
+const DualKernels dual_kernels_table = {&any_epoch,       &any_pass,    &any_gradient, &gap,     &fill,
+                                        &select_features, &any_add_row, &any_add_rows, &any_dots};
 
 }  // namespace xmc::linear::XMC_SIMD_NS

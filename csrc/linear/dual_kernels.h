@@ -61,6 +61,11 @@ struct DualKernels {
   // bias's weight first moves to where its part of g is about 0, by kNear / bias at most.
   void (*gradient)(const LaneGroup& lanes, PassResult& pass, uint32_t wanted, float* g, double* g_norm2,
                    double* w_norm2);
+  // Of the lanes in `wanted`, from the rows a full pass has found: f(w), and f(w) minus the dual objective at
+  // alpha, a bound of f(w) - min f: sum_i C c_i (xi_i - alpha_i / (2 C c_i))^2, alpha_i |slack_i| outside the
+  // margin, and (b - bias sum_i alpha_i s_i)^2 / 2.
+  void (*gap)(const LaneGroup& lanes, const PassResult& pass, uint32_t wanted, double* gap,
+              double* objective);
   // m[i][lane] = start[i] for the lanes of `mask`, i < count.
   void (*fill)(float* m, const float* start, int64_t count, uint32_t mask);
   // Features with |w| >= threshold in a lane of `mask`, ascending, and in which lanes; returns their number.
@@ -68,6 +73,10 @@ struct DualKernels {
                     uint16_t* masks);
   // w[lane] += scale * x_i for one lane, without the bias.
   void (*add_row)(const LaneGroup& lanes, int64_t i, int lane, float scale);
+  // w += s_i alpha_i x_i without the bias, balance += s_i alpha_i, of rows[0, count) and the lanes of `mask`.
+  void (*add_rows)(const LaneGroup& lanes, const int32_t* rows, int64_t count, uint32_t mask);
+  // z[u][lane] = w.x, with the bias, of rows[u], u < count.
+  void (*dots)(const LaneGroup& lanes, const int32_t* rows, int64_t count, float* z);
 };
 XMC_SIMD_TABLE(DualKernels, dual_kernels)
 

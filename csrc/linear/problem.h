@@ -63,14 +63,33 @@ struct LabelReport {
   int32_t inner_iterations = 0;  // CG steps, epochs or steps of a coordinate
   int64_t active_rows = 0;       // rows inside the margin at the end
   double objective = 0;
-  double gradient_norm = 0;
+  double gradient_norm = 0;  // NaN where the gap decided
+  double gap = 0;            // objective - min f is at most so much (dual solver only)
   double seconds = 0;
+};
+
+// Where a label's multipliers are above 0 at its solution, ascending rows: w = sum_i alpha_i s_i x_i, but the
+// bias's weight is a number of its own (bias.h). With the rows, all that an update starts from (dual.h).
+struct Multipliers {
+  std::vector<int32_t> rows;
+  std::vector<float> alpha;
+  float bias_weight = 0;
+};
+
+// The same of many labels: rows and alpha as CSR labels x n, bias weights (NaN: a label that has none yet), and
+// the objective that was reached.
+struct MultipliersView {
+  CsrView<> alpha;
+  const float* bias_weight = nullptr;
+  const double* objective = nullptr;
+  bool has(int64_t label) const { return bias_weight && bias_weight[label] == bias_weight[label]; }
 };
 
 struct SolvedLabel {
   std::vector<int32_t> features;  // the caller's ids, ascending
   std::vector<float> weights;
   LabelReport report;
+  Multipliers multipliers;  // if required
 };
 using LabelSink = std::function<void(int64_t label, SolvedLabel&& solved)>;
 
@@ -78,6 +97,7 @@ using LabelSink = std::function<void(int64_t label, SolvedLabel&& solved)>;
 struct BaseSolution {
   std::vector<float> w;  // D
   LabelReport report;
+  Multipliers multipliers;  // if required
 };
 
 }  // namespace xmc::linear

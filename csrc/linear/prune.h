@@ -33,7 +33,7 @@ inline void keep_largest(SolvedLabel& label, int64_t top) {
 template <class Weight>
 SolvedLabel prune(const PruneRule& rule, const PreparedFeatures& X, const LabelReport& report,
                   const Weight& weight) {
-  SolvedLabel out{{}, {}, report};
+  SolvedLabel out{{}, {}, report, {}};
   for (int64_t feature = 0; feature < X.D; ++feature) {
     const float w = weight(X.renamed[feature]);
     if (w == 0 || std::abs(w) < rule.threshold) continue;

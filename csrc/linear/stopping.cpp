@@ -41,4 +41,12 @@ double stopping_norm(const LinearProblem& problem, const PreparedFeatures& X, in
   return problem.tol * std::max(std::min(positives, n - positives), 1.0) / n * at_zero;
 }
 
+double distance_limit(double tol) {
+  return std::min(20 * tol, 200 * tol * std::sqrt(tol));
+}
+
+double certified_share(double tol) {
+  return 0.08 * tol;
+}
+
 }  // namespace xmc::linear

@@ -21,4 +21,11 @@ PositiveMoments positive_moments(const LinearProblem& problem, const PreparedFea
 double stopping_norm(const LinearProblem& problem, const PreparedFeatures& X, int64_t label,
                      const PositiveMoments& moments, double slope);
 
+// |g| bounds |w - w*|: this share of |w| is required of |g| as well.
+double distance_limit(double tol);
+
+// Where a label starts from an earlier solution, (f - min f) / min f is proven to be at most this instead: 8e-4 at
+// the usual tol.
+double certified_share(double tol);
+
 }  // namespace xmc::linear

@@ -63,6 +63,11 @@ SolvedBlock join(std::vector<SolvedLabel>& labels) {
     out.values.insert(out.values.end(), label.weights.begin(), label.weights.end());
     out.indptr.push_back(static_cast<int64_t>(out.indices.size()));
     out.reports.push_back(label.report);
+    const Multipliers& m = label.multipliers;
+    out.alpha_rows.insert(out.alpha_rows.end(), m.rows.begin(), m.rows.end());
+    out.alpha.insert(out.alpha.end(), m.alpha.begin(), m.alpha.end());
+    out.alpha_indptr.push_back(static_cast<int64_t>(out.alpha.size()));
+    out.bias_weights.push_back(m.bias_weight);
     label = SolvedLabel();
   }
   return out;
@@ -80,6 +85,8 @@ class OneClassLabels {
           base.report.seconds = 0;
           negative_ = prune(rule, X, base.report, [&](int64_t j) { return base.w[j]; });
           positive_ = prune(rule, X, base.report, [&](int64_t j) { return -base.w[j]; });
+          positive_.multipliers = negative_.multipliers = std::move(base.multipliers);
+          positive_.multipliers.bias_weight *= -1;
         }) {}
 
   // Null for labels with both classes, or whose positives cost something else than 1.
@@ -197,12 +204,14 @@ std::vector<NodePlacement> train_dual(Training& t) {
   const DualStart origin = t.X().bias != 0 ? bias_alone(t.X()) : solve_dual_start(t.problem, t.X());
   OneClassLabels one_class(t.problem, t.X(), t.options.prune, [&] {
     const DualStart solved = t.X().bias == 0 ? origin : solve_dual_start(t.problem, t.X());
-    BaseSolution base{solved.w, solved.report};
+    BaseSolution base{solved.w, solved.report, {}};
     base.report.status = LabelStatus::converged;  // a tenth of tol may be below what rounding allows
+    if (t.options.keep_multipliers) base.multipliers = multipliers_of(solved, t.X().bias != 0);
     return base;
   });
+  const DualOptions dual{t.options.old, t.options.old_rows, t.options.keep_multipliers};
   return t.run(one_class, [&](int thread) {
-    return std::make_unique<DualSolver>(t.problem, t.replicas.local(thread), origin);
+    return std::make_unique<DualSolver>(t.problem, t.replicas.local(thread), origin, dual);
   });
 }
 

@@ -25,6 +25,10 @@ struct SolvedBlock {
   std::vector<int32_t> indices;
   std::vector<float> values;
   std::vector<LabelReport> reports;
+  // Of options.keep_multipliers: CSR labels x n, and the bias's weights.
+  std::vector<int64_t> alpha_indptr{0};
+  std::vector<int32_t> alpha_rows;
+  std::vector<float> alpha, bias_weights;
 };
 
 // Called once per block, from any thread but never from two at once, in any order.
@@ -36,7 +40,10 @@ struct TrainOptions {
   SolverKind solver = SolverKind::dual;
   Loss loss = Loss::squared_hinge;
   InitRule init = InitRule::mean;
-  CsrView<> warm;  // labels x D, rule warm only
+  CsrView<> warm;                 // labels x D, rule warm only
+  MultipliersView old;            // dual only: labels that have some start there
+  int64_t old_rows = 0;           // rows from this one on are new to them
+  bool keep_multipliers = false;  // dual only
   PruneRule prune;
   int threads = 1;
 };

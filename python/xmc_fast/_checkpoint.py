@@ -16,6 +16,7 @@ import numpy.typing as npt
 from xmc_fast import _core
 from xmc_fast._files import locked, remove_leftovers, write_text
 from xmc_fast._folder import check_same_fit
+from xmc_fast._state import FOLDER, MULTIPLIERS, FitState
 from xmc_fast._work import DATA_NAME, Arrays, Work
 from xmc_fast.model import (
     Block,
@@ -26,6 +27,7 @@ from xmc_fast.model import (
     write_block,
     write_manifest,
 )
+from xmc_fast.model._tensors import read_tensors, write_tensors
 
 _REPORT = (
     "status",
@@ -34,9 +36,18 @@ _REPORT = (
     "active_rows",
     "objective",
     "gradient_norm",
+    "gap",
     "seconds",
 )
 _CHECKPOINT = "fit.json"
+# Where labels start when they have no earlier solution.
+_NO_START: Arrays = {
+    "alpha_indptr": np.zeros(1, np.int64),
+    "alpha_rows": np.empty(0, np.int32),
+    "alpha": np.empty(0, np.float32),
+    "bias_weights": np.empty(0, np.float32),
+    "old_objective": np.empty(0, np.float64),
+}
 
 
 def blocks_of(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -77,8 +88,11 @@ class LabelBlocks(Work):
     def store(self, block: int, result: tuple[Block, dict[str, Any]]) -> dict[str, Any]:
         solved, report = result
         extra = {name: report[name] for name in _REPORT if name != "seconds"}
+        if "alpha" in report:  # before the block: where that is, this is
+            kept = {name: report[name] for name in MULTIPLIERS}
+            write_tensors(_multipliers_path(self.folder or Path(), block), kept, {})
         write_block(self.folder or Path(), block, solved.first_label, solved, extra)
-        return report
+        return {name: report[name] for name in _REPORT}
 
     def solve(
         self, arrays: Arrays, blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
@@ -90,7 +104,7 @@ class LabelBlocks(Work):
         def on_block(k: int, indptr: Any, indices: Any, data: Any, report: dict[str, Any]) -> None:
             emit(blocks[k], (Block(ranges[k][0] - self.start, columns, indptr, indices, data), report))
 
-        problem: dict[str, Any] = {**arrays, **self.options}
+        problem: dict[str, Any] = {**_NO_START, **arrays, **self.options}
         return _core.linear_train(
             **problem,
             blocks=np.array(ranges, np.int64).ravel(),
@@ -154,12 +168,52 @@ class Checkpoint:
             blocks = [self.blocks[b] for b in range(count)]
             model = SparseModel(blocks, bias=bias, normalize=normalize, params=params)
         else:
-            for b in self.done:
-                _, report = read_block(self.folder, b)
-                self.reports[b] = {**report, "seconds": np.full(len(report["status"]), np.nan)}
             remove_leftovers(self.folder)
             (self.folder / DATA_NAME).unlink(missing_ok=True)
             write_manifest(self.folder, bias=bias, normalize=normalize, params=params, n_columns=n_columns)
             model = SparseModel.load(self.folder)
-        reports = [self.reports[b] for b in range(count)]
-        return model, {name: np.concatenate([r[name] for r in reports]) for name in _REPORT}
+        return model, joined_reports(self.all_reports(count))
+
+    def all_reports(self, count: int) -> list[dict[str, Any]]:
+        """The report of each block."""
+        for b in self.done:
+            _, report = read_block(self.folder or Path(), b)
+            self.reports[b] = {**report, "seconds": np.full(len(report["status"]), np.nan)}
+        return [self.reports[b] for b in range(count)]
+
+    def all_blocks(self, count: int) -> list[Block]:
+        """The solved blocks, in order."""
+        if self.folder is None:
+            return [self.blocks[b] for b in range(count)]
+        found = [read_block(self.folder, b)[0] for b in range(count)]
+        return [
+            Block(b.first_label, b.n_columns, b.indptr, b.indices.astype(np.int32), b.data) for b in found
+        ]
+
+    def with_multipliers(self, count: int) -> list[dict[str, Any]]:
+        """The reports of all blocks with the multipliers that were kept."""
+        reports = self.all_reports(count)
+        if self.folder is None:
+            return reports
+        paths = [_multipliers_path(self.folder, b) for b in range(count)]
+        if not all(path.is_file() for path in paths):
+            return reports
+        return [
+            {**report, **read_tensors(path, map_file=False, verify=True)[0]}
+            for report, path in zip(reports, paths, strict=True)
+        ]
+
+    def add_state(self, state: FitState) -> None:
+        """Put the state of the fit beside the blocks of a folder."""
+        if self.folder is None:
+            return
+        state.write(self.folder / FOLDER)
+
+
+def joined_reports(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The reports of consecutive blocks as one."""
+    return {name: np.concatenate([report[name] for report in reports]) for name in _REPORT}
+
+
+def _multipliers_path(folder: Path, block: int) -> Path:
+    return folder / f"multipliers-{block:05d}.safetensors"

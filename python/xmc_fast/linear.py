@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from xmc_fast import _core
 from xmc_fast._arrays import Csr, dense_features, features, fingerprint, to_scipy, transpose
 from xmc_fast._arrays import labels as labels_of
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_cost
+from xmc_fast._folder import replace_folder
 from xmc_fast._progress import progress
+from xmc_fast._state import FOLDER as STATE
+from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import SparseModel
@@ -86,6 +90,8 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         the ``replica_bytes`` of X it holds for itself and, of a sample of ``pages_seen`` of those pages, how
         many are ``pages_local``. Thread t is pinned to node t modulo the nodes; with one node nothing is
         pinned.
+    state_ : FitState or None
+        What `update` starts from, if ``fit`` was told to keep it.
     n_features_in_, n_labels_ : int
 
     Examples
@@ -96,6 +102,9 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     >>> OneVsAll().fit(X, Y).predict([[0.8, 0.1]], k=1).indices
     array([0], dtype=int32)
     """
+
+    state_: FitState | None = None
+    update_: dict[str, Any]
 
     def __init__(
         self,
@@ -140,6 +149,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         labels: tuple[int, int] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         engine: Any = None,
+        keep_state: bool = False,
     ) -> OneVsAll:
         """Train.
 
@@ -158,6 +168,9 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             Solve the blocks on its workers; they write into ``checkpoint``, which they must all see, or without
             one return their blocks. ``n_jobs`` is then the threads of a task. The model has the same bytes;
             ``report_["engine"]`` tells who did what. None: threads of this process.
+        keep_state : bool
+            Keep what `update` needs (``state_``): X and Y, and 8 bytes for every row inside a label's margin.
+            Saved beside the model.
         """
         if Y is None:
             raise ValueError("OneVsAll requires y to be passed, but the target y is None")
@@ -166,8 +179,11 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         x = features(X) if sp.issparse(X) else dense_features(X)
         y = labels_of(Y, n_rows=x.shape[0])
         label_range = _label_range(labels, y.shape[1])
+        if keep_state and labels is not None:
+            raise ValueError("keep_state needs all labels, got labels=" + repr(labels))
         seed = self._seed()
         arrays, options = self._problem(x, y, label_range, seed)
+        options["keep_multipliers"] = bool(keep_state) and self._solver() == "dual"
         settings = self._settings(seed)
         fit = {**settings, "labels": list(label_range)}
         with Checkpoint(checkpoint, lambda: {**fit, "data": fingerprint(arrays)}) as store:
@@ -184,7 +200,63 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
                 params=settings,
             )
         self.report_: dict[str, Any] = {**report, **placement}
+        self.state_ = None
+        if keep_state:
+            count = len(blocks_of(*label_range, work.block_size))
+            self.state_ = state_of(x, y, store.with_multipliers(count), settings)
+            store.add_state(self.state_)
         return self
+
+    def update(
+        self,
+        X: Any = None,
+        Y: Any = None,
+        *,
+        old_labels: Any = None,
+        remove_rows: Any = None,
+        remove_labels: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> OneVsAll:
+        """Bring a model that was trained with ``keep_state`` to the optimum of changed data.
+
+        Parameters
+        ----------
+        X : (m, D') sparse or dense, optional
+            New rows. More columns than before are new features.
+        Y : (m, L') binary, optional
+            Their labels. More columns than before are new labels.
+        old_labels : (n, L') binary, optional
+            Labels of the n rows that the model has, if they change or get new labels. By default as they are.
+        remove_rows, remove_labels : arrays of int, optional
+            Rows (of the n) and labels (of the L') to take out; the numbers of the others close up.
+        checkpoint : path, optional
+            Folder where solved labels are written as they finish; the same update goes on from there.
+
+        Returns
+        -------
+        The estimator: ``model_`` and ``state_`` are new, ``update_`` counts what was done, and the history is in
+        ``model_.params["updates"]``.
+
+        Notes
+        -----
+        New labels alone: only they are trained, with those of the last block if it is not full, and the weights
+        have the same bytes as those of a fit of all. Changed rows: labels whose old solution still meets the
+        stopping rule are left alone, the others start from it and end at the optimum of the new data (other last
+        bits than those of a fit). A calibration is dropped.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+        >>> Y = np.array([[1, 0], [1, 0], [0, 1], [0, 1]])
+        >>> model = OneVsAll().fit(X, Y, keep_state=True)
+        >>> model.update(np.array([[0.5, 0.5]]), np.array([[1, 1]])).update_["rows_added"]
+        1
+        """
+        from xmc_fast.update import update_labels
+
+        check_is_fitted(self, "model_")
+        return update_labels(self, X, Y, old_labels, remove_rows, remove_labels, checkpoint)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -224,9 +296,13 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         return self.model_.nbytes
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write ``model_`` as a folder (see `SparseModel.save`); the parameters are in its manifest."""
+        """Write ``model_`` as a folder (see `SparseModel.save`), and ``state_`` if it was kept; the parameters are
+        in its manifest."""
         check_is_fitted(self, "model_")
-        self.model_.save(directory)
+        with replace_folder(directory) as folder:
+            self.model_.write(folder)
+            if self.state_ is not None:
+                self.state_.write(folder / STATE)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> OneVsAll:
@@ -235,7 +311,14 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         Arrays and models that were given as parameters are not stored: those are back at their defaults, and
         there is no ``report_``.
         """
-        model = SparseModel.load(directory)
+        estimator = cls.from_model(SparseModel.load(directory))
+        if (Path(directory) / STATE).is_dir():
+            estimator.state_ = FitState.read(Path(directory) / STATE)
+        return estimator
+
+    @classmethod
+    def from_model(cls, model: SparseModel) -> OneVsAll:
+        """The estimator of a model that it trained, with the parameters that the model has noted."""
         names = cls().get_params()
         params = {name: value for name, value in model.params.items() if name in names}
         params["random_state"] = model.params.get("seed", 0)
@@ -292,6 +375,8 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             "seed": seed,
             "threshold": float(self.prune),
             "keep_top": int(self.keep_top or 0),
+            "old_rows": 0,
+            "keep_multipliers": False,
         }
         return arrays, options
 
