@@ -134,7 +134,7 @@ DISTRIBUTION = {
     "swagger_ui_bundle": "swagger-ui-bundle",
 }
 BROUGHT_ALONG = {"cloudpickle", "tokenizers", "pydantic", "starlette"}
-NOT_IMPORTED = {"python-multipart"}  # FastAPI reads forms with it
+NOT_IMPORTED = {"python-multipart", "httptools", "uvloop"}  # FastAPI and uvicorn use them where they are
 
 
 def test_dependencies_are_the_imports():

@@ -271,7 +271,7 @@ def _check_text(model: ServedModel, text: Text) -> None:
         if name not in columns:
             raise HTTPException(422, f"the model has no text column {name!r}, it has {columns}")
     try:
-        "".join(text.values() if isinstance(text, dict) else text).encode()
+        (text if isinstance(text, str) else "".join(text.values())).encode()
     except UnicodeEncodeError:
         raise HTTPException(422, "a text is not valid Unicode: it has half of a surrogate pair") from None
 
