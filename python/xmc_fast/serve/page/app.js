@@ -146,8 +146,8 @@ function marked(whole, contributions) {
     if (to < characters.length && strength[to] === strength[from]) continue;
     const piece = characters.slice(from, to).join("");
     const share = strength[from] / largest;
-    pieces.push(Math.abs(share) < 0.02 ? piece : make("mark", {
-      className: `${share > 0 ? "for" : "against"}${Math.abs(share) < 0.15 ? " weak" : ""}`,
+    pieces.push(Math.abs(share) < 0.1 ? piece : make("mark", {
+      className: `${share > 0 ? "for" : "against"}${Math.abs(share) < 0.4 ? " weak" : ""}`,
       textContent: piece, title: signed(strength[from]),
     }));
     from = to;
