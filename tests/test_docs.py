@@ -46,6 +46,8 @@ def test_blocks_run(page, command, tmp_path, monkeypatch, request):
         request.getfixturevalue("one_torch_thread")
     if any(kind == "python" and "plots" in code for kind, code in blocks):
         pytest.importorskip("matplotlib").use("Agg")
+    if any("xmc_fast.serve" in code for _, code in blocks):
+        pytest.importorskip("fastapi")
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

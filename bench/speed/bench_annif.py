@@ -1,8 +1,10 @@
-"""Documents per second of Annif projects, with and without making features of their texts; run in Annif's environment:
-``python bench/speed/bench_annif.py CORPUS PROJECT ...`` in the folder of projects.cfg, after `xmc-fast-annif train`.
+"""Documents per second of Annif projects, with and without making features of their texts.
 
-Batches of 32 documents, one thread, CPU time. "without tokenising" gives the backend the tf-idf rows of the documents at
-once, so that only its model works. Sizes are those of the files that a trained project needs.
+``python bench/speed/bench_annif.py CORPUS PROJECT ...`` in Annif's environment and in the folder of projects.cfg, after
+``xmc-fast-annif train``.
+
+Batches of 32 documents, one thread, CPU time. "without tokenising" gives the backend the tf-idf rows of the documents,
+so that only its model works. Sizes are those of the files that a trained project needs.
 """
 
 from __future__ import annotations
