@@ -45,11 +45,12 @@ def test_levels_hold_every_label_once(data, tree):
 def test_search_is_that_of_the_reference(data, tree, beam, power):
     X, _ = data
     levels, order = tree.trees_[0]
-    model = LabelTree(power=power, normalize=True)
+    decay = 1 if power == 1 else 0.7
+    model = LabelTree(power=power, decay=decay, normalize=True)
     model.trees_, model.n_labels_, model.n_features_in_, model.calibration = tree.trees_, 400, 300, None
     got = model.predict(X[:40], 5, beam=beam)
     for row in range(40 if beam < 100 else 3):
-        ids, scores = search(X[row].toarray().ravel(), levels, beam, 5, power)
+        ids, scores = search(X[row].toarray().ravel(), levels, beam, 5, power, decay)
         part = slice(got.indptr[row], got.indptr[row + 1])
         np.testing.assert_allclose(got.data[part], scores, rtol=2e-4, atol=1e-6)
         clear = np.abs(np.diff(scores, append=0)) > 1e-4 * np.maximum(scores, 1e-6)
@@ -120,7 +121,12 @@ def test_damaged_files_are_refused(tree, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"C": 0}, "C must be"), ({"max_leaf": 300}, "max_leaf must be"), ({"power": 4}, "power must be")],
+    [
+        ({"C": 0}, "C must be"),
+        ({"max_leaf": 300}, "max_leaf must be"),
+        ({"power": 4}, "power must be"),
+        ({"decay": 0}, "decay must be"),
+    ],
 )
 def test_bad_parameters(data, options, message):
     with pytest.raises(ValueError, match=message):

@@ -129,7 +129,7 @@ void bind_tree(py::module_& m) {
   m.def(
       "tree_predict",
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, int threads) {
+         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, float decay, int threads) {
         const auto X = csr_view(cols, indptr, indices, data);
         std::vector<LevelView> views;
         for (const auto& level : levels) views.push_back(view(py::cast<py::dict>(level)));
@@ -139,13 +139,13 @@ void bind_tree(py::module_& m) {
         float* to_scores = scores.mutable_data();
         {
           const py::gil_scoped_release release;
-          beam_search(X, views, {beam, k, power, {normalize, false, 0}}, threads, to_ids, to_scores);
+          beam_search(X, views, {beam, k, power, decay, {normalize, false, 0}}, threads, to_ids, to_scores);
         }
         return py::make_tuple(ids, scores);
       },
       py::arg("cols"), py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
       py::arg("data").noconvert(), py::arg("levels"), py::arg("normalize"), py::arg("beam"), py::arg("k"),
-      py::arg("power"), py::arg("threads"));
+      py::arg("power"), py::arg("decay"), py::arg("threads"));
 }
 
 }  // namespace xmc::bind

@@ -28,7 +28,7 @@ struct Found {
 
 struct Visit {
   int32_t parent, row;
-  float above;  // the parent's log score
+  float above;  // what a child inherits of the parent's log score
 };
 
 float penalty(float score, int power) {
@@ -161,7 +161,7 @@ class Search {
   std::vector<float> threshold_;  // of best_
   std::vector<Found> found_;
 
-  // A node is never better than its parent, so that a parent worse than what a row has already is passed over.
+  // A node is never better than what it inherits, so that a parent worse than what a row has already is passed over.
   void score(const LevelView& level, const std::vector<Visit>& visits, int64_t from) {
     std::array<float, kMaxChildren> score;
     for (size_t v = 0; v < visits.size(); ++v) {
@@ -193,7 +193,7 @@ class Search {
     for (size_t i = 0; i < best_.size(); ++i) {
       size_t rank = 0;
       for (const Scored& s : best_[i].sorted()) {
-        visits_[rank++ < kFirst ? 0 : 1].push_back({s.id, static_cast<int32_t>(i), s.score});
+        visits_[rank++ < kFirst ? 0 : 1].push_back({s.id, static_cast<int32_t>(i), options_.decay * s.score});
       }
     }
     for (auto& visits : visits_) sort(visits, next.parents);

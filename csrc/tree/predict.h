@@ -1,8 +1,8 @@
 // Beam search in a label tree.
 //
-// A node's score is the product of p(s) along its path, s the classifier's score and
-//   p(s) = exp(-max(0, 1 - s)^power),
-// kept as a logarithm. At each level but the last the `beam` best nodes of a row stay; of the last level the k
+// A node's score is kept as a logarithm: that of its parent times `decay`, less the loss of its own classifier,
+//   log p(node) = decay * log p(parent) - max(0, 1 - s)^power,  s the classifier's score.
+// With decay 1 it is the product of exp(-max(0, 1 - s)^power) along the path. At each level but the last the `beam` best nodes of a row stay; of the last level the k
 // best are the answer (higher score first, then lower id). All nodes of the first level are looked at.
 //
 // Rows are taken in batches; the (parent, row) pairs of a level are sorted by parent, so that a chunk is read
@@ -21,6 +21,7 @@ namespace xmc::tree {
 struct BeamOptions {
   int64_t beam, k;
   int power;
+  float decay;      // in (0, 1]
   RowOptions rows;  // the bias is in LevelView::bias already
 };
 

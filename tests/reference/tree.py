@@ -28,14 +28,14 @@ def chunk_scores(x, level, p):
     return scores * level["scale"][first:last] + level["bias"][first:last]
 
 
-def search(x, levels, beam, k, power):
+def search(x, levels, beam, k, power, decay):
     """Nodes of the last level and their scores, best first."""
     nodes = [(p, 0.0) for p in range(len(levels[0]["child_start"]) - 1)]
     for depth, level in enumerate(levels):
         found = []
         for p, above in nodes:
             penalty = np.maximum(0, 1 - chunk_scores(x, level, p)) ** power
-            found += [(above - loss, level["child_start"][p] + c) for c, loss in enumerate(penalty)]
+            found += [(decay * above - loss, level["child_start"][p] + c) for c, loss in enumerate(penalty)]
         found.sort(key=lambda pair: (-pair[0], pair[1]))
         found = found[: k if depth + 1 == len(levels) else beam]
         nodes = [(node, score) for score, node in found]

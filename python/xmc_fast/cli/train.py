@@ -115,7 +115,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_parameters(linear, LINEAR, *options, "max_iter")
     tree = parser.add_argument_group("label trees (--model tree; there --prune is 0.1 by default)")
     add_parameters(
-        tree, TREE, "max_leaf", "branching", "max_first", "beam", "power", "matched", n_trees="--trees"
+        tree,
+        TREE,
+        "max_leaf",
+        "branching",
+        "max_first",
+        "beam",
+        "power",
+        "decay",
+        "matched",
+        n_trees="--trees",
     )
     hashed = parser.add_argument_group("MACH (--model mach)")
     add_parameters(hashed, MACH, "aggregate", n_buckets="--buckets", n_repeats="--repeats")

@@ -31,8 +31,9 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
     Labels are clustered by their mean inputs (`xmc_fast.cluster.label_tree`), clusters again, until few are left.
     Each node's children are told apart by squared-hinge classifiers trained on the node's own rows only. A query
     follows the ``beam`` best nodes of each level; a label's score is the product of p(s) along its path, with
-    p(s) = exp(-max(0, 1 - s)^power). This is the family of Parabel, Bonsai, XR-Linear and PLT: ``max_leaf`` and
-    ``branching`` set the arity and so the depth, ``n_trees`` averages trees of other clusterings.
+    p(s) = exp(-w max(0, 1 - s)^power), w = 1 for the label itself and ``decay`` times less with each level above.
+    This is the family of Parabel, Bonsai, XR-Linear and PLT: ``max_leaf`` and ``branching`` set the arity and so the
+    depth, ``n_trees`` averages trees of other clusterings.
 
     Weights are stored in one byte each (scale per node), features in buckets by node: small on disk, and what lies
     on disk is what predicts.
@@ -53,6 +54,9 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         Trees; probabilities are averaged.
     power : 1, 2 or 3
         Of the penalty in p(s).
+    decay : float
+        How much less the level above counts in a score, in (0, 1]. 1 is the plain product of Parabel and
+        XR-Linear; less than 1 is more accurate, as the levels' errors are not independent.
     matched : int
         Rows for which the levels above propose a node among their so many best are further negatives below it; 0
         takes the node's own rows only.
@@ -90,12 +94,13 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self,
         C: float = 1.0,
         *,
-        max_leaf: int = 100,
-        branching: int = 64,
-        max_first: int = 1000,
+        max_leaf: int = 50,
+        branching: int = 128,
+        max_first: int = 1200,
         beam: int = 10,
         n_trees: int = 1,
         power: int = 3,
+        decay: float = 0.7,
         matched: int = 0,
         tol: float = 0.01,
         bias: float | None = 1.0,
@@ -112,6 +117,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self.beam = beam
         self.n_trees = n_trees
         self.power = power
+        self.decay = decay
         self.matched = matched
         self.tol = tol
         self.bias = bias
@@ -325,7 +331,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self, x: Csr, levels: list[Level], order: npt.NDArray[np.int32], k: int, beam: int, threads: int
     ) -> sp.csr_matrix:
         ids, scores = _core.tree_predict(
-            x.shape[1], *x[:3], levels, self.normalize, beam, k, self.power, threads
+            x.shape[1], *x[:3], levels, self.normalize, beam, k, self.power, self.decay, threads
         )
         found = ids >= 0
         indptr = np.concatenate([[0], np.cumsum(found.sum(1), dtype=np.int64)])
@@ -354,6 +360,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         check("prune", self.prune >= 0, "at least 0")
         check("bias", self.bias is None or bool(np.isfinite(self.bias)), "a finite number or None")
         check("power", self.power in (1, 2, 3), "1, 2 or 3")
+        check("decay", 0 < self.decay <= 1, "above 0 and at most 1")
         check("matched", self.matched >= 0, "at least 0")
         for name in ("max_leaf", "branching"):
             check(name, 2 <= getattr(self, name) <= 256, "from 2 to 256")

@@ -18,7 +18,7 @@ class PathStep(NamedTuple):
     level: int  # from the top; the last one is the label itself
     node: int
     score: float
-    factor: float  # exp(-max(0, 1 - score)^power), the step's part of the product
+    factor: float  # exp(-w max(0, 1 - score)^power), the step's part of the product; w: see LabelTree
     bias: float
     columns: npt.NDArray[np.int64]  # features of the row
     values: npt.NDArray[np.float64]  # of the row, normalised if the model does
@@ -44,7 +44,8 @@ def explain(model: Any, x: Any, label: int) -> list[PathStep]:
             known = features[at] == columns if len(features) else np.zeros(len(columns), bool)
             own = np.where(known, weights[at], 0.0) if len(features) else np.zeros(len(columns))
             score = bias + float((values * own).sum())
-            factor = float(np.exp(-(max(0.0, 1 - score) ** model.power)))
+            share = model.decay ** (len(levels) - 1 - i)
+            factor = float(np.exp(-share * max(0.0, 1 - score) ** model.power))
             steps.append(PathStep(t, i, node, score, factor, bias, columns, values, own, values * own))
     return steps
 

@@ -230,7 +230,9 @@ class TreeFit:
             return rows
         m = min(int(model.matched), rows.shape[0])
         threads = resolve_threads(model.n_jobs)
-        ids, _ = _core.tree_predict(x.shape[1], *x[:3], above, model.normalize, m, m, model.power, threads)
+        ids, _ = _core.tree_predict(
+            x.shape[1], *x[:3], above, model.normalize, m, m, model.power, model.decay, threads
+        )
         ends = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
         chosen = ids[ids >= 0]
         proposed = sp.csr_matrix((np.ones(len(chosen), np.float32), chosen, ends), rows.shape[::-1])
