@@ -71,3 +71,26 @@ def test_estimates_are_near_a_real_fit():
     estimate = xmc_fast.plan(8_000, 8_000, 1_000, X.nnz, cores=1, labels_per_row=Y.nnz / 8_000)
     assert seconds / 4 < 3600 * estimate.cpu_hours < seconds * 4
     assert model.nnz / 3 < estimate.weights_per_label * 1_000 < model.nnz * 3
+
+
+def test_tree_or_exact():
+    base = xmc_fast.plan(**BASE)
+    assert base.tree.cpu_hours < base.cpu_hours / 20
+    assert base.tree.model_bytes < base.model_bytes
+    for name in ("n", "d", "labels", "nnz"):
+        more = xmc_fast.plan(**{**BASE, name: BASE[name] * 2}).tree
+        assert more.memory >= base.tree.memory, name
+        assert more.cpu_hours >= base.tree.cpu_hours * 0.99 or name == "n", name
+    assert base.choose() == "exact"
+    assert base.choose(hours=base.hours * 0.9) == "tree"
+    assert base.choose(memory=base.memory_per_node) == "exact"
+    assert "label tree" in str(base)
+    with pytest.raises(ValueError, match="neither model fits into 1e-06 h and 1 GB"):
+        base.choose(hours=1e-6, memory=1e9)
+
+
+def test_tree_forecasts_are_near_what_was_measured():
+    data = json.loads((Path(planner.__file__).parent / "plan_tree.json").read_text("utf-8"))
+    assert all(value > 0 for value in data["seconds"].values())
+    assert len(data["measured"]) >= 2
+    assert data["largest_error"] < 2.5

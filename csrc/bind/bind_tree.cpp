@@ -129,7 +129,8 @@ void bind_tree(py::module_& m) {
   m.def(
       "tree_predict",
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, float decay, int threads) {
+         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, float decay,
+         int threads) {
         const auto X = csr_view(cols, indptr, indices, data);
         std::vector<LevelView> views;
         for (const auto& level : levels) views.push_back(view(py::cast<py::dict>(level)));

@@ -1,7 +1,8 @@
 """How long a fit takes, how much memory a machine needs and how large the model gets, before it is run.
 
 The per-label cost was measured (bench/speed/calibrate_plan.py writes plan.json): passes over X and over the weights,
-the more of them the more positives a label has. Labels are taken to follow a power law.
+the more of them the more positives a label has. Labels are taken to follow a power law. What a `LabelTree` costs was
+measured by bench/speed/bench_tree.py (plan_tree.json): `Plan.tree`, and `Plan.choose` tells which of the two.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ _LANE_ARRAYS = 3  # feature-major and row-major float arrays of that width: w, g
 
 
 @dataclass(frozen=True)
+class TreePlan:
+    """An estimate of a `LabelTree` with its defaults on one of the machines."""
+
+    hours: float  # from start to end
+    cpu_hours: float  # of one core
+    memory: int  # bytes
+    model_bytes: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """An estimate. ``str(plan)`` is a table for people."""
+    """An estimate of a `OneVsAll` fit. ``str(plan)`` is a table for people; ``tree`` the same for a `LabelTree`."""
 
     hours: float  # from start to end
     cpu_hours: float  # of one core, all labels
@@ -31,6 +42,32 @@ class Plan:
     blocks: int
     shipped_bytes: int  # X and Y, to each machine
     weights_per_label: float
+    tree: TreePlan
+
+    def choose(self, *, hours: float | None = None, memory: float | None = None) -> str:
+        """Which model fits into so many hours and bytes of memory per machine: "exact" (`OneVsAll`) or "tree"
+        (`LabelTree`). The exact one is more precise, so it is taken where it fits.
+
+        >>> large = plan(490_000, 136_000, 670_000, 37_000_000, cores=2)
+        >>> large.choose(), large.choose(hours=0.5), large.choose(hours=24, memory=16e9)
+        ('exact', 'tree', 'exact')
+        """
+        needs = {
+            "exact": (self.hours, self.memory_per_node),
+            "tree": (self.tree.hours, self.tree.memory),
+        }
+        for name, (time, size) in needs.items():
+            if (hours is None or time <= hours) and (memory is None or size <= memory):
+                return name
+        asked = [
+            f"{hours:g} h" if hours is not None else "",
+            f"{memory / 1e9:g} GB" if memory is not None else "",
+        ]
+        raise ValueError(
+            f"neither model fits into {' and '.join(filter(None, asked))}: the tree needs {self.tree.hours:.3g} h and"
+            f" {self.tree.memory / 1e9:.3g} GB, the exact one {self.hours:.3g} h and"
+            f" {self.memory_per_node / 1e9:.3g} GB per machine"
+        )
 
     def __str__(self) -> str:
         rows = [
@@ -40,6 +77,11 @@ class Plan:
             ("model", f"{self.model_bytes / 1e9:,.3g} GB ({self.weights_per_label:,.4g} weights per label)"),
             ("data to each node", f"{self.shipped_bytes / 1e9:,.3g} GB"),
             ("blocks", f"{self.blocks:,}"),
+            (
+                "a label tree",
+                f"{self.tree.cpu_hours:,.3g} core hours, {self.tree.model_bytes / 1e9:,.3g} GB model,"
+                f" {self.tree.memory / 1e9:,.3g} GB of memory on one machine",
+            ),
         ]
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
@@ -130,7 +172,30 @@ def plan(
         blocks=blocks,
         shipped_bytes=int(shipped),
         weights_per_label=weights,
+        tree=_tree(n, d, labels, nnz, assigned, cores=cores, speed=speed, efficiency=efficiency),
     )
+
+
+def _tree(
+    n: int, d: int, labels: int, nnz: int, assigned: float, *, cores: int, speed: float, efficiency: float
+) -> TreePlan:
+    """Clusters, the first level as one-vs-all of its nodes, each other level on the rows of its parents."""
+    flat, own = _coefficients(), _coefficients("plan_tree.json")
+    leaves = math.ceil(labels / own["labels_per_leaf"])
+    first = leaves
+    while first > own["max_first"]:
+        first = math.ceil(first / own["branching"])
+    children = own["labels_per_leaf"] + (own["branching"] if first < leaves else 0)
+    once = flat["per_nnz"] * nnz + flat["per_feature"] * d
+    growth = 1 + flat["positives_slope"] * math.log1p(assigned / first / 3)
+    seconds = own["first"] * first * once * growth
+    seconds += own["cluster"] * assigned * nnz / n + own["below"] * nnz * assigned / n * children
+    seconds += own["label"] * labels
+    model = own["bytes"] * assigned * math.sqrt(nnz / n)
+    data = 8 * nnz + 8 * n + 4 * assigned
+    memory = own["copies"] * (data + 8 * assigned) + 2 * model + 4 * _LANES * _LANE_ARRAYS * (n + d) * cores
+    cpu = seconds / speed / 3600
+    return TreePlan(cpu / (cores * efficiency), cpu, int(memory), int(model))
 
 
 def power_law(n: int, labels: int, assigned: float, beta: float) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -151,6 +216,6 @@ def power_law(n: int, labels: int, assigned: float, beta: float) -> tuple[npt.ND
 
 
 @cache
-def _coefficients() -> dict[str, Any]:
-    text = resources.files("xmc_fast").joinpath("plan.json").read_text(encoding="utf-8")
+def _coefficients(file: str = "plan.json") -> dict[str, Any]:
+    text = resources.files("xmc_fast").joinpath(file).read_text(encoding="utf-8")
     return dict(json.loads(text)["seconds"])
