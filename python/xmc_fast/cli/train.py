@@ -77,6 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="PATH", help="save the state of the training there and resume from it"
     )
     parser.add_argument(
+        "--keep-state",
+        action="store_true",
+        help="keep what xmc-fast update needs beside the model (texts only)",
+    )
+    parser.add_argument(
         "--labels", type=label_range, metavar="A:B", help="train labels A to B-1 only (see xmc-fast merge)"
     )
     add_input(parser)
@@ -176,7 +181,7 @@ def train_texts(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[A
     if args.model == "mach":
         options["calibrate"] = 0.0
     model = TextClassifier(**options)
-    parts = {"label_range": args.labels, "checkpoint": args.checkpoint}
+    parts = {"label_range": args.labels, "checkpoint": args.checkpoint, "keep_state": args.keep_state}
     with open_engine(args) as engine:
         model.fit(data.texts, labels_of(data), engine=engine, **parts)
     model.reading_ = {"text": data.text_columns, "label": data.label_column, "sep": data.sep}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
 from xmc_fast.texts._evaluation import Evaluation, evaluation
 from xmc_fast.texts._explain import Explanation, LabelDescription, PathExplanation, describe_label, explain
-from xmc_fast.texts._inputs import Columns, one_row, text_columns
+from xmc_fast.texts._inputs import one_row, text_columns
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
 from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
+from xmc_fast.texts._update import TextState, update_texts
 
 Path = str | os.PathLike[str]
 
@@ -94,6 +96,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
 
     label_counts_: npt.NDArray[np.int64] | None
     reading_: dict[str, Any]
+    state_: TextState | None = None
+    update_: dict[str, Any]
     _feature_names: list[str] | None = None  # read when first needed
 
     def __init__(
@@ -135,6 +139,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         label_range: tuple[int, int] | None = None,
         checkpoint: Path | None = None,
         engine: Any = None,
+        keep_state: bool = False,
     ) -> TextClassifier:
         """Train.
 
@@ -152,8 +157,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             left out and counted.
         label_range : (start, stop), optional
             Train these labels only, by their order; `concat` joins the parts.
-        checkpoint, engine
-            As in the model's ``fit`` (see `OneVsAll.fit`).
+        checkpoint, engine, keep_state
+            As in the model's ``fit`` (see `OneVsAll.fit`). `update` needs ``keep_state``.
         """
         if not 0 <= self.calibrate < 1:
             raise ValueError(f"calibrate must be a share from 0 to below 1, got {self.calibrate!r}")
@@ -178,6 +183,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         self.vectorizer_, self._feature_names = self._make_vectorizer(), None
         X = self.vectorizer_.fit_transform(columns.take(train).given)
         options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
+        options |= {"keep_state": True} if keep_state else {}
         given = {name: value for name, value in options.items() if value is not None}
         fitted = self._make_model().fit(X, Y[train], **given)
         linear = getattr(fitted, "model_", None)
@@ -201,9 +207,62 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
             "calibrated": False,
         }
+        X_held = self.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
         if len(held_out):
-            self._calibrate(columns.take(held_out), Y[held_out])
+            self._calibrate_rows(X_held, Y[held_out])
+        self.state_ = None
+        if keep_state:
+            rows = train.astype(np.int64), held_out.astype(np.int64)
+            self.state_ = TextState(fitted.state_, *rows, X_held, Y[held_out], columns.n_rows)
         return self
+
+    def update(
+        self,
+        texts: Any = None,
+        labels: Any = None,
+        *,
+        sep: str | None = None,
+        relabel: Mapping[int, Any] | None = None,
+        remove_rows: Sequence[int] | None = None,
+        remove_labels: Sequence[str] | None = None,
+        refresh_idf: bool = False,
+        checkpoint: Path | None = None,
+    ) -> TextClassifier:
+        """Learn from new, changed and removed texts; the model must have been trained with ``keep_state``.
+
+        Parameters
+        ----------
+        texts, labels, sep
+            New rows, as in `fit`. Labels and words that are new get the next numbers.
+        relabel : dict, optional
+            Row number to its labels from now on. Rows are numbered as they were given, from 0 in `fit` and on
+            through updates.
+        remove_rows : sequence of int, optional
+            Rows to forget.
+        remove_labels : sequence of str, optional
+            Labels to forget.
+        refresh_idf : bool
+            Count the idf of all words anew, which moves every row; else that of old words stays.
+        checkpoint : path, optional
+            Folder for solved labels: the same update goes on from there.
+
+        Returns
+        -------
+        The classifier. ``update_`` tells what was done, how far the idf has drifted and, in ``advice``, whether
+        a fit of all texts would be the better choice; see also `OneVsAll.update`.
+
+        Examples
+        --------
+        >>> texts = ["green tea", "black tea", "iron ore", "steel and iron"] * 10
+        >>> tags = [["drink"], ["drink"], ["metal", "mining"], ["metal"]] * 10
+        >>> classifier = TextClassifier(calibrate=0).fit(texts, tags, keep_state=True)
+        >>> classifier.update(["oak and pine", "pine"], [["wood"], ["wood"]]).predict_one("a pine", k=1)[0].label
+        'wood'
+        """
+        check_is_fitted(self, "model_")
+        return update_texts(
+            self, texts, labels, sep, relabel, remove_rows, remove_labels, refresh_idf, checkpoint
+        )
 
     def predict(
         self,
@@ -328,6 +387,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     def load(cls, directory: Path, *, mmap: bool = True, verify: bool = False) -> TextClassifier:
         """Open what `save` wrote (`xmc_fast.load` opens it too)."""
         loaded: TextClassifier = _store.load(cls, directory, mmap, verify)
+        loaded.state_ = TextState.read(pathlib.Path(directory))
         return loaded
 
     @classmethod
@@ -433,10 +493,9 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             keep &= top.data >= threshold
         return keep_entries(top, keep)
 
-    def _calibrate(self, columns: Columns, Y: sp.csr_matrix) -> None:
+    def _calibrate_rows(self, X: sp.csr_matrix, Y: sp.csr_matrix) -> None:
         if not hasattr(self.model_, "calibrate"):
             return
-        X = self.vectorizer_.transform(columns.given)
         try:
             self.model_.calibrate(X, Y, n_jobs=self.n_jobs)
         except ValueError:  # no right label among the candidates of so few rows

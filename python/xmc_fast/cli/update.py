@@ -1,0 +1,101 @@
+"""``xmc-fast update``: new data into a text model."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+
+from xmc_fast.cli._common import Output, UsageError, add_model, add_threads, say, thousands
+from xmc_fast.cli._inputs import add_input, labels_of, read
+from xmc_fast.cli._models import open_model
+
+HELP = "bring a text model to new data, from its old solution (it was trained with --keep-state)"
+EXAMPLES = (
+    "xmc-fast update model/ new.csv",
+    "xmc-fast update model/ --remove-labels obsolete,test --remove-rows 17,18",
+    "xmc-fast update model/ new.csv --refresh-idf --out newer/",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument(
+        "paths", nargs="*", metavar="DATA", help="new rows: a file, or two of texts and labels"
+    )
+    parser.add_argument("--out", metavar="FOLDER", help="write the new model there (default: replace MODEL)")
+    parser.add_argument("--remove-labels", type=_names, default=[], metavar="A,B", help="labels to forget")
+    parser.add_argument(
+        "--remove-rows", type=_numbers, default=[], metavar="I,J", help="rows to forget, as given"
+    )
+    parser.add_argument("--refresh-idf", action="store_true", help="count the weight of words anew")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="PATH",
+        help="where solved labels are kept (default: beside the model, until done)",
+    )
+    add_input(parser)
+    add_threads(parser)
+
+
+def run(args: argparse.Namespace) -> Output:
+    from xmc_fast.texts import TextClassifier
+
+    model = open_model(args.model, args.threads)
+    if not isinstance(model, TextClassifier):
+        raise UsageError(f"{args.model} is not a text model")
+    if not (args.paths or args.remove_labels or args.remove_rows or args.refresh_idf):
+        raise UsageError("nothing to do: give DATA, --remove-labels, --remove-rows or --refresh-idf")
+    texts = labels = None
+    if args.paths:
+        data = read(args.paths, args, model)
+        if data.texts is None or labels_of(data) is None:
+            raise UsageError("the data must have texts and labels")
+        say(args, data.describe())
+        texts, labels = data.texts, labels_of(data)
+    folder = Path(args.model)
+    work = Path(args.checkpoint) if args.checkpoint else folder.absolute().with_name(f".{folder.name}.update")
+    start = time.perf_counter()
+    model.update(
+        texts,
+        labels,
+        remove_rows=args.remove_rows,
+        remove_labels=args.remove_labels,
+        refresh_idf=args.refresh_idf,
+        checkpoint=work,
+    )
+    out = args.out or args.model
+    model.save(out)
+    shutil.rmtree(work, ignore_errors=True)
+    facts = model.update_ | {"seconds": time.perf_counter() - start, "model": out}
+    return Output(describe(facts), facts)
+
+
+def describe(facts: dict[str, object]) -> str:
+    """What was done, for people."""
+
+    def count(name: str) -> str:
+        return thousands(int(str(facts[name])))
+
+    lines = [
+        f"rows: {count('rows_added')} added, {count('rows_held_out')} held out for probabilities,"
+        f" {count('rows_removed')} removed",
+        f"labels: {count('labels_added')} added, {count('labels_removed')} removed,"
+        f" {count('labels_trained')} of {count('labels')} trained",
+        f"words: {count('features_added')} added, idf {facts['idf']} (drift {float(str(facts['idf_drift'])):.2%})",
+    ]
+    if "advice" in facts:
+        lines.append(f"note: {facts['advice']}")
+    return "\n".join([*lines, f"updated in {float(str(facts['seconds'])):.1f} s -> {facts['model']}"])
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected whole numbers with commas, got {text!r}") from None
