@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from sklearn.base import clone  # noqa: E402
 from torch import nn  # noqa: E402
 
+from bench.experiments.masked import stored_bytes  # noqa: E402
 from reference import fanin as ref  # noqa: E402
 from xmc_fast import data  # noqa: E402
 from xmc_fast.metrics import precision_at_k  # noqa: E402
@@ -23,7 +24,6 @@ from xmc_fast.model import ModelFormatError  # noqa: E402
 from xmc_fast.nn import FixedFanInLinear, Rewire, SparseClassifier, mined_squared_hinge  # noqa: E402
 from xmc_fast.nn._estimator import module_bytes as layer_bytes  # noqa: E402
 from xmc_fast.nn._outputs import KINDS, make_output, output_loss  # noqa: E402
-from xmc_fast.nn.masked import stored_bytes  # noqa: E402
 from xmc_fast.nn.optim import SparseAwareAdam, SparseAwareSGD, stochastic_round  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 

@@ -37,8 +37,6 @@ LIMITS = {
     ("Mach", "proba"): "scores are what the parameter `outputs` says",
     ("LinearDeclare", "proba"): OWN_SCORES,
     ("Declare", "proba"): OWN_SCORES,
-    ("UncompressedNetwork", "proba"): OWN_SCORES,
-    ("PrunedNetwork", "proba"): OWN_SCORES,
 }
 # Old names of parameters, and the name to use.
 OLD_NAMES = {
@@ -77,8 +75,6 @@ MAKERS = {
     "Mach": (ROWS, lambda _: xmc_fast.Mach(6, 3)),
     "LinearDeclare": (ROWS, lambda _: xmc_fast.LinearDeclare(4, neighbours=5)),
     "Declare": (ROWS, lambda _: xmc_fast.nn.Declare(4, hidden=8, neighbours=5, epochs=1)),
-    "UncompressedNetwork": (ROWS, lambda _: xmc_fast.nn.UncompressedNetwork(hidden=8, epochs=1)),
-    "PrunedNetwork": (ROWS, lambda _: xmc_fast.nn.PrunedNetwork(hidden=8, epochs=1)),
     "SparseClassifier": (
         ROWS,
         lambda _: xmc_fast.nn.SparseClassifier(hidden=8, fan_in=4, loss="bce", **SMALL),

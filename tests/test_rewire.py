@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from bench.experiments.masked import MaskedLinear  # noqa: E402
 from reference import rewire as ref  # noqa: E402
 from xmc_fast.nn import (  # noqa: E402
     DenseHeadSparseTail,
@@ -27,7 +28,6 @@ from xmc_fast.nn import (  # noqa: E402
     sparse_squared_hinge,
 )
 from xmc_fast.nn._recording import missing_connections  # noqa: E402
-from xmc_fast.nn.masked import MaskedLinear  # noqa: E402
 from xmc_fast.nn.rewire import sparse_layers  # noqa: E402
 from xmc_fast.nn.train import Callback  # noqa: E402
 

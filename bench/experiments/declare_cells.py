@@ -105,6 +105,7 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     """Trains and tests one model: the result of a cell."""
     import torch
 
+    from bench.experiments.declare_networks import PrunedNetwork, UncompressedNetwork
     from xmc_fast import nn
     from xmc_fast.nn.train import Callback
 
@@ -120,17 +121,7 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
             steps = run.steps_per_epoch
             run.history[-1]["cpu"] = (self.end - self.start) * steps / (steps - 1)
 
-    class Timed:
-        def _callbacks(self) -> list[Any]:
-            return [*super()._callbacks(), Clock()]  # type: ignore[misc]
-
-    class Uncompressed(Timed, nn.UncompressedNetwork):
-        pass
-
-    class Pruned(Timed, nn.PrunedNetwork):
-        pass
-
-    class Declare(Timed, nn.Declare):
+    class Declare(nn.Declare):
         """With the figures of both recoveries after each epoch."""
 
         def _figures(self, X: Any, Y: Any) -> dict[str, float]:
@@ -154,7 +145,7 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
         parts = hold_out(parts, seed)
     X, Y, Xt, Yt = (parts[key] for key in ("X", "Y", "Xt", "Yt"))
     c = min(c, Y.shape[1])
-    options: dict[str, Any] = {"epochs": epochs, "random_state": seed}
+    options: dict[str, Any] = {"epochs": epochs, "random_state": seed, "callbacks": [Clock()]}
     start = time.process_time()
     if kind == "linear":
         model: Any = LinearDeclare(c, alpha=1.0, random_state=seed).fit(X, Y)
@@ -163,8 +154,8 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
             "declare": lambda: Declare(c, **options),
             "declare-length": lambda: Declare(c, label_scaling="length", **options),
             "neighbour": lambda: Declare(c, compression="neighbour", **options),
-            "uncompressed": lambda: Uncompressed(**options),
-            "pruned": lambda: Pruned(c, **options),
+            "uncompressed": lambda: UncompressedNetwork(**options),
+            "pruned": lambda: PrunedNetwork(c, **options),
         }[kind]()
         model.labels = Y
         # the curve of one seed: on the development part where there is one, on rows of the test part otherwise

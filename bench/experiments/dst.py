@@ -32,8 +32,8 @@ def run_cell(arguments: tuple[Any, ...], connection: Any) -> None:
     """In a process of its own, so that its peak memory is its own."""
     import torch
 
+    from bench.experiments.masked import stored_bytes
     from xmc_fast.nn import Rewire, SparseClassifier
-    from xmc_fast.nn.masked import stored_bytes
 
     params, seed, (X, Y, VX, VY), threads, cache = arguments
     torch.set_num_threads(threads)

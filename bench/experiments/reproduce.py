@@ -72,14 +72,15 @@ def macro(split: Split, args: argparse.Namespace) -> Predictions:
 def declare(split: Split, args: argparse.Namespace) -> Predictions:
     """DECLARE and the paper's two baselines, outputs, epochs and length of rows as in declare_cells.py."""
     from bench.experiments.declare_cells import EPOCHS, LENGTH, SETS
+    from bench.experiments.declare_networks import PrunedNetwork, UncompressedNetwork
     from xmc_fast import nn
 
     X, Y, X_test, _ = split
     outputs, epochs = SETS.get(args.set, (200, 20))
     models = {
         "declare": (f"Declare, {outputs} outputs", nn.Declare(outputs)),
-        "uncompressed": ("uncompressed network", nn.UncompressedNetwork()),
-        "pruned": (f"pruned to {outputs} outputs", nn.PrunedNetwork(outputs)),
+        "uncompressed": ("uncompressed network", UncompressedNetwork()),
+        "pruned": (f"pruned to {outputs} outputs", PrunedNetwork(outputs)),
     }
     for kind, (name, model) in models.items():
         model.epochs = EPOCHS.get((args.set, kind), epochs)

@@ -14,9 +14,9 @@
 // How it runs: the batch is the SIMD dimension. x is packed into tiles of two vectors of rows (kTile),
 // [tile][feature][kTile], so that a feature of a tile is one or two cache lines and one index serves kTile
 // rows; where that is more than L2 holds, tiles have 16 rows. Weights and indices stream through once per
-// block of labels; output tiles are transposed in cache and streamed to memory row by row. Groups of a
-// multiple of 16 take the labels as SIMD dimension for the output and the weights' gradient, so that neither
-// out nor g needs a transposition, and fetch the next block of g between the arithmetic.
+// block of labels; output tiles are transposed in cache and streamed to memory row by row. For groups of a
+// multiple of 16 the labels are the SIMD dimension of the weights' gradient, so that g needs no transposition,
+// and the next block of g is fetched between the arithmetic.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ class Forward {
  private:
   struct Scratch {
     BlockReader reader;
-    Buffer<float> z, staged, turned, carry;
+    Buffer<float> z, staged, carry;
   };
   // Labels first .. first + labels of a block, in tile t.
   struct Place {
@@ -47,21 +47,16 @@ class Forward {
   int64_t whole_groups(int64_t labels) const {
     return std::max<int64_t>(1, labels / layer_.group) * layer_.group;
   }
-  int64_t piece_labels() const {
-    if (narrowed_ && !columns_) return kPieceNarrowed;
-    return lanes_ ? kPieceLanes : kPiece;
-  }
+  int64_t piece_labels() const { return narrowed_ && !columns_ ? kPieceNarrowed : kPiece; }
   Walk walk() const {
-    const int64_t block = lanes_ ? piece_  // the turned weights of one piece serve all tiles
-                                 : std::max(piece_, kForwardLabels / piece_ * piece_);
+    const int64_t block = std::max(piece_, kForwardLabels / piece_ * piece_);
     return plain_walk(layer_, block, std::max(piece_, kBlockLabels));
   }
   // Whether tile t has to read the weights of a block itself.
   bool reads(int64_t t) const { return t == 0 || walk_.stay > walk_.step; }
 
   Scratch make_scratch() const {
-    return {BlockReader(layer_), Buffer<float>(lanes_ ? 0 : piece_ * walk_.tile),
-            Buffer<float>(width_ * walk_.tile), Buffer<float>(lanes_ ? width_ * layer_.fan_in : 0),
+    return {BlockReader(layer_), Buffer<float>(piece_ * walk_.tile), Buffer<float>(width_ * walk_.tile),
             Buffer<float>(carried_ ? batch_ * 16 : 0)};
   }
 
@@ -82,9 +77,8 @@ class Forward {
     }
   }
 
-  // Logits of a piece: into z [label][row], or with lanes straight into staged rows [row][16 + label].
+  // Logits of a piece, z [label][row].
   void compute(const Place& p, Scratch& mine) const {
-    const FaninForward& passes = fanin_forward();
     const int64_t s = layer_.fan_in, skipped = p.first - p.block;  // labels of the block before the piece
     const Lists all = mine.reader.lists();
     const Lists lists{static_cast<const char*>(all.data) + skipped / layer_.group * s * (all.bits / 8),
@@ -93,15 +87,9 @@ class Forward {
     const float* w = mine.reader.weights() + skipped * s;
     const float* x = packed_.data() + p.t * walk_.tile * layer_.features;
     const int64_t rows = tile_rows(batch_, p.t, walk_.tile);
-    if (lanes_) {
-      if (p.t == 0) passes.turn(w, p.labels, s, mine.turned.data());
-      passes.forward_rows(x, lists, mine.turned.data(), bias, p.labels, s, layer_.group, rows,
-                          far_tile(layer_), mine.staged.data() + 16, width_);
-      return;
-    }
     const int64_t check_below = p.t == 0 ? layer_.features : 0;  // once is enough
-    mine.reader.accept(passes.forward(x, walk_.tile, lists, w, bias, p.labels, s, layer_.group, rows,
-                                      far_tile(layer_), reads(p.t), check_below, mine.z.data()));
+    mine.reader.accept(fanin_forward().forward(x, walk_.tile, lists, w, bias, p.labels, s, layer_.group, rows,
+                                               far_tile(layer_), reads(p.t), check_below, mine.z.data()));
   }
 
   // z is in the order of (labels, batch) already.
@@ -123,7 +111,7 @@ class Forward {
     const FaninConvert& convert = fanin_convert();
     const int64_t row = p.t * walk_.tile, rows = tile_rows(batch_, p.t, walk_.tile);
     float* staged = mine.staged.data();
-    if (!lanes_) convert.unpack(mine.z.data(), walk_.tile, rows, p.labels, staged + 16, width_);
+    convert.unpack(mine.z.data(), walk_.tile, rows, p.labels, staged + 16, width_);
     if (carried_) {
       auto* to = static_cast<float*>(at(out_, row * layer_.labels + p.first));
       return convert.stream_rows(staged, width_, rows, p.labels, to, layer_.labels,
@@ -140,7 +128,6 @@ class Forward {
   const Tensor out_;
   const bool columns_ = out_.order == Order::columns;
   const bool narrowed_ = out_.type != DType::f32;
-  const bool lanes_ = layer_.group % kLanes == 0 && !columns_;  // labels as SIMD dimension
   const bool streamed_ = bytes() > kStreamBytes;
   const bool carried_ = streamed_ && !narrowed_ && !columns_;  // whole cache lines past the caches
   const int64_t piece_;

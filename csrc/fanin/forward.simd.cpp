@@ -6,7 +6,6 @@ namespace xmc::fanin::XMC_SIMD_NS {
 using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
-using fanin::kLanes;
 using fanin::kNarrow;
 using fanin::Lists;
 
@@ -15,9 +14,6 @@ constexpr int kLabels = 8;
 #else  // 16 registers
 constexpr int kLabels = 4;
 #endif
-constexpr int kLaneVectors = kLanes / kWidth;
-// Rows in registers where the labels are the lanes.
-constexpr int kRows = kLaneVectors == 1 ? 16 : 8 / kLaneVectors;
 constexpr int kPart = 2;  // vectors of a tile that a register tile of a group works on at once
 
 // One label with its own index list, kVec vectors. Two alternating sums hide the latency of the addition.
@@ -135,72 +131,8 @@ bool forward(const float* x, int64_t line, Lists lists, const float* w, const fl
   return below;
 }
 
-void turn(const float* w, int64_t labels, int64_t fan_in, float* turned) {
-  for (int64_t l = 0; l < labels; l += kLanes, w += kLanes * fan_in, turned += kLanes * fan_in) {
-    fetch_weights(w, kLanes * fan_in);
-    int64_t i = 0;
-    for (; l + kLanes <= labels && i + kWidth <= fan_in; i += kWidth) {
-      for (int c = 0; c < kLanes; c += kWidth) {
-        vf block[kWidth];
-        for (int k = 0; k < kWidth; ++k) block[k] = load(w + (c + k) * fan_in + i);
-        transpose(block);
-        for (int k = 0; k < kWidth; ++k) store(turned + (i + k) * kLanes + c, block[k]);
-      }
-    }
-    for (; i < fan_in; ++i) {
-      for (int c = 0; c < kLanes; ++c) turned[i * kLanes + c] = l + c < labels ? w[c * fan_in + i] : 0.f;
-    }
-  }
-}
-
-// kLanes labels that share an index list as the lanes, kRows batch rows.
-template <class Index>
-XMC_INLINE void forward_lanes(const float* x, const Index* list, const float* turned, const vf* bias,
-                              int64_t fan_in, float* z, int64_t z_stride) {
-  vf a[kRows][kLaneVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kLaneVectors; ++v) a[r][v] = bias[v];
-  }
-  for (int64_t i = 0; i < fan_in; ++i, turned += kLanes) {
-    const float* p = x + uint64_t{list[i]} * kTile;
-#if defined(__GNUC__)
-    __asm__("" : "+r"(p));  // or there is a pointer for each row
-#endif
-    vf w[kLaneVectors];
-    for (int v = 0; v < kLaneVectors; ++v) w[v] = load(turned + v * kWidth);
-    for (int r = 0; r < kRows; ++r) {
-      const vf xr = splat(p[r]);
-      for (int v = 0; v < kLaneVectors; ++v) a[r][v] = fma(xr, w[v], a[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kLaneVectors; ++v) store(z + r * z_stride + v * kWidth, a[r][v]);
-  }
-}
-
-void forward_rows(const float* x, Lists lists, const float* turned, const float* bias, int64_t labels,
-                  int64_t fan_in, int64_t group, int64_t rows, bool far, float* z, int64_t z_stride) {
-  with_lists(lists, [&](const auto* all) {
-    for (int64_t l = 0; l < labels; l += kLanes, turned += kLanes * fan_in) {
-      const auto* list = all + l / group * fan_in;
-      float some[kLanes];
-      for (int c = 0; c < kLanes; ++c) some[c] = bias && l + c < labels ? bias[l + c] : 0.f;
-      vf start[kLaneVectors];
-      for (int v = 0; v < kLaneVectors; ++v) start[v] = load(some + v * kWidth);
-      // lines of the next group are prefetched little by little
-      const bool ahead = far && l % group == 0 && l + group < labels;
-      const int64_t part = ahead ? (fan_in * kRows + rows - 1) / rows : 0;
-      for (int64_t r = 0, fetched = 0; r < rows; r += kRows, fetched += part) {
-        const int64_t left = fan_in - fetched;
-        if (ahead) fetch_lines(x, list + fan_in + fetched, left < part ? left : part);
-        forward_lanes(x + r, list, turned, start, fan_in, z + r * z_stride + l, z_stride);
-      }
-    }
-  });
-}
-
 }  // namespace
 
-extern const FaninForward fanin_forward_table = {kTile, &forward, &turn, &forward_rows};
+extern const FaninForward fanin_forward_table = {kTile, &forward};
 
 }  // namespace xmc::fanin::XMC_SIMD_NS

@@ -98,11 +98,6 @@ struct FaninForward {
   bool (*forward)(const float* x, int64_t line, Lists lists, const float* w, const float* bias,
                   int64_t labels, int64_t fan_in, int64_t group, int64_t rows, bool far, bool fresh,
                   int64_t features, float* z);
-  // The same for groups of a multiple of 16, z[r][l] with z_stride floats from row to row and room for labels
-  // rounded up to 16 and kTile rows. w is turned before: turned[l / 16][i][l % 16] = w[l][i].
-  void (*turn)(const float* w, int64_t labels, int64_t fan_in, float* turned);
-  void (*forward_rows)(const float* x, Lists lists, const float* turned, const float* bias, int64_t labels,
-                       int64_t fan_in, int64_t group, int64_t rows, bool far, float* z, int64_t z_stride);
 };
 
 struct FaninBackward {

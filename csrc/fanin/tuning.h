@@ -24,7 +24,6 @@ inline constexpr int64_t kFeatureLabels = 1024;  // gradient for the features: g
 
 // Labels of a piece: its outputs stay in L1 on their way to memory
 inline constexpr int64_t kPiece = 128;
-inline constexpr int64_t kPieceLanes = 256;      // labels side by side: nothing is transposed
 inline constexpr int64_t kPieceNarrowed = 1024;  // 16-bit outputs: rows are narrowed in long runs
 
 // Gradients

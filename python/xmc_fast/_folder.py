@@ -37,8 +37,6 @@ KINDS = {
     "mach": "xmc_fast.mach:Mach",
     "linear_declare": "xmc_fast.declare:LinearDeclare",
     "declare": "xmc_fast.nn:Declare",
-    "uncompressednetwork": "xmc_fast.nn:UncompressedNetwork",
-    "prunednetwork": "xmc_fast.nn:PrunedNetwork",
     "sparse_classifier": "xmc_fast.nn:SparseClassifier",
     "extreme_classifier": "xmc_fast.nn:SparseClassifier",  # of earlier versions
     "lightxml": "xmc_fast.nn:LightXML",

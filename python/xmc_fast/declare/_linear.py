@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._arrays import Csr, features, labels
-from xmc_fast._folder import ModelFormatError, opening
+from xmc_fast._folder import ModelFormatError
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast.declare._estimator import CompressedLabels
 from xmc_fast.declare._products import Operator
-from xmc_fast.declare._recovery import LabelRecovery, compress, load_model, save_model, stored_labels
 from xmc_fast.model import OneRow
+from xmc_fast.model._tensors import Tensors
 
 Float = npt.NDArray[np.float32]
-
-_KIND = "linear_declare"
 
 
 def ridge(
@@ -100,7 +98,8 @@ def _solve(operator: Operator, Z: Float, penalty: Float, scale: Float, tol: floa
     return w
 
 
-class LinearDeclare(OneRow, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearDeclare(OneRow, CompressedLabels):
     """DECLARE without a network: ridge regression onto the compressed labels, recovery by neighbours.
 
     Parameters
@@ -124,46 +123,17 @@ class LinearDeclare(OneRow, BaseEstimator):  # type: ignore[misc]
     [0, 1, 2, 3, 4, 5]
     """
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        alpha: float = 1.0,
-        neighbours: int = 25,
-        similarity: str = "cosine",
-        search: str = "exact",
-        compression: str = "svd",
-        label_scaling: str = "none",
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.neighbours = neighbours
-        self.similarity = similarity
-        self.search = search
-        self.compression = compression
-        self.label_scaling = label_scaling
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    alpha: float = 1.0
+
+    _kind = "linear_declare"
 
     def fit(self, X: Any, Y: Any) -> LinearDeclare:
         """X : (n, D) features, Y : (n, L) binary labels."""
         x = features(X)
         y = labels(Y, n_rows=x.shape[0])
-        Z = compress(
-            Y, self.n_components, compression=self.compression, label_scaling=self.label_scaling,
-            neighbours=self.neighbours, n_jobs=self.n_jobs, random_state=self.random_state,
-        )  # fmt: skip
-        self.coef_ = ridge(X, Z, alpha=self.alpha, n_jobs=self.n_jobs)
-        self._recover(Z, Y)
+        self.coef_ = ridge(X, self._compress(Y), alpha=self.alpha, n_jobs=self.n_jobs)
         self.n_features_in_, self.n_labels_ = x.shape[1], y.shape[1]
         return self
-
-    def _recover(self, Z: Float, Y: Any) -> None:
-        self.recovery_ = LabelRecovery(
-            Z, Y, neighbours=self.neighbours, similarity=self.similarity, search=self.search
-        )
 
     def transform(self, X: Any) -> Float:
         """The compressed predictions (n, c)."""
@@ -184,26 +154,15 @@ class LinearDeclare(OneRow, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "coef_")
         return int(self.coef_.nbytes) + self.recovery_.nbytes
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write a folder: settings as JSON, arrays as safetensors."""
-        check_is_fitted(self, "coef_")
-        settings = {"params": self.get_params(), "n_labels": self.n_labels_}
-        save_model(directory, _KIND, settings, {"coef": self.coef_}, self.recovery_)
+    def _weights(self) -> Tensors:
+        return {"coef": self.coef_}
 
-    @classmethod
-    @opening
-    def load(cls, directory: str | os.PathLike[str]) -> LinearDeclare:
-        """Open what `save` wrote."""
-        settings, tensors = load_model(directory, _KIND)
-        model = cls(**settings["params"])
-        model.n_labels_ = int(settings["n_labels"])
-        model.coef_ = tensors["coef"]
-        Z = tensors["Z"]
-        if model.coef_.dtype != np.float32 or model.coef_.ndim != 2 or model.coef_.shape[1:] != Z.shape[1:]:
-            raise ModelFormatError(f"damaged, coef has shape {model.coef_.shape}, Z {Z.shape}")
-        model.n_features_in_ = len(model.coef_) - 1
-        model._recover(Z, stored_labels(tensors, model.n_labels_))
-        return model
+    def _restore(self, tensors: Tensors) -> None:
+        coef, Z = tensors["coef"], tensors["Z"]
+        if coef.dtype != np.float32 or coef.ndim != 2 or coef.shape[1:] != Z.shape[1:]:
+            raise ModelFormatError(f"damaged, coef has shape {coef.shape}, Z {Z.shape}")
+        self.coef_ = coef
+        self.n_features_in_ = len(self.coef_) - 1
 
 
 def _with_ones(x: Csr) -> Csr:

@@ -1,9 +1,7 @@
-"""From compressed predictions back to labels, and the common part of every DECLARE model."""
+"""Compressed rows of labels, and labels from predicted ones."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +10,10 @@ import scipy.sparse as sp
 
 from xmc_fast import knn
 from xmc_fast._arrays import labels, to_scipy
-from xmc_fast._folder import ModelFormatError, file_in, read_manifest, replace_folder, write_manifest
 from xmc_fast.declare._neighbour import neighbour_embedding
 from xmc_fast.declare._svd import truncated_svd
-from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 
 Float = npt.NDArray[np.float32]
-
-_TENSORS = "declare.safetensors"
 
 
 def compress(
@@ -112,35 +106,3 @@ class LabelRecovery:
     def nbytes(self) -> int:
         """Bytes a prediction needs beside the network: Z and the labels of the training rows."""
         return int(self.Z.nbytes + self.Y.indptr.nbytes + self.Y.indices.nbytes)
-
-
-def save_model(
-    directory: str | os.PathLike[str],
-    kind: str,
-    settings: dict[str, Any],
-    tensors: Tensors,
-    recovery: LabelRecovery | None,
-) -> None:
-    """A folder with a manifest (the settings) and declare.safetensors (weights, Z, labels): no pickle."""
-    if recovery is not None:
-        stored: Tensors = {"Z": recovery.Z, "Y.indptr": recovery.Y.indptr, "Y.indices": recovery.Y.indices}
-        tensors = {**tensors, **stored}
-    with replace_folder(directory) as folder:
-        write_tensors(folder / _TENSORS, tensors, {"format": kind})
-        write_manifest(folder, kind, settings)
-
-
-def load_model(directory: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Tensors]:
-    """The settings and arrays that `save_model` wrote."""
-    settings = read_manifest(directory, kind, required=("params", "n_labels"))
-    tensors, _ = read_tensors(file_in(Path(directory), _TENSORS), map_file=False, verify=True)
-    return settings, tensors
-
-
-def stored_labels(tensors: Tensors, n_labels: int) -> sp.csr_matrix:
-    """The training labels of a stored model."""
-    indptr, indices = tensors["Y.indptr"], tensors["Y.indices"]
-    for name, array in (("Y.indptr", indptr), ("Y.indices", indices)):
-        if array.ndim != 1 or array.dtype.kind not in "iu" or (name == "Y.indptr" and not len(array)):
-            raise ModelFormatError(f"damaged, {name} is {array.dtype} of shape {array.shape}")
-    return to_scipy(indptr, indices, np.ones(len(indices), np.bool_), (len(indptr) - 1, n_labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _BATCH_BYTES = 256 << 20
 _OUTPUTS = ("probability", "logit", "softmax")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
     """Merged-average classifiers via hashing.
 
@@ -68,24 +70,13 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
-    def __init__(
-        self,
-        n_buckets: int = 1000,
-        n_repeats: int = 16,
-        *,
-        base: Any = "linear",
-        aggregate: str = "mean",
-        outputs: str = "probability",
-        n_jobs: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.n_buckets = n_buckets
-        self.n_repeats = n_repeats
-        self.base = base
-        self.aggregate = aggregate
-        self.outputs = outputs
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+    n_buckets: int = field(default=1000, kw_only=False)
+    n_repeats: int = field(default=16, kw_only=False)
+    base: Any = "linear"
+    aggregate: str = "mean"
+    outputs: str = "probability"
+    n_jobs: int | None = None
+    random_state: int = 0
 
     def fit(
         self,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # for type checkers and the documentation: all of them are im
     )
     from xmc_fast.nn._bucket_network import BucketNetwork
     from xmc_fast.nn._classifier import ExtremeClassifier, SparseClassifier
-    from xmc_fast.nn._declare import Declare, PrunedNetwork, UncompressedNetwork
+    from xmc_fast.nn._declare import Declare
     from xmc_fast.nn._lightxml import LightXML
     from xmc_fast.nn._lightxml_ensemble import LightXMLEnsemble
     from xmc_fast.nn._mining import mined_squared_hinge
@@ -50,13 +50,11 @@ _LAZY = {
     "GroupSharedLinear": "fanin",
     "LightXML": "_lightxml",
     "LightXMLEnsemble": "_lightxml_ensemble",
-    "PrunedNetwork": "_declare",
     "Rewire": "rewire",
     "RowAdam": "sparse_input",
     "SparseClassifier": "_classifier",
     "SparseInputLinear": "sparse_input",
     "Trainer": "train",
-    "UncompressedNetwork": "_declare",
     "csr_batches": "sparse_input",
     "fanin": "",
     "gather_dot": "",

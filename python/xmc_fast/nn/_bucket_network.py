@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ _FILE = "network.safetensors"
 _LOSSES = ("bce", "softmax")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BucketNetwork(BaseEstimator):  # type: ignore[misc]
     """x → ReLU(x W₁ + b₁) W₂ + b₂ for sparse x, one output per bucket.
 
@@ -57,26 +59,15 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
     [0, 1, 2]
     """
 
-    seeded = True  # Mach adds the repetition to random_state
+    hidden: int = field(default=256, kw_only=False)
+    n_hashed: int | None = None
+    loss: str = "bce"
+    epochs: int = 10
+    batch_size: int = 128
+    lr: float = 5e-3
+    random_state: int = 0
 
-    def __init__(
-        self,
-        hidden: int = 256,
-        *,
-        n_hashed: int | None = None,
-        loss: str = "bce",
-        epochs: int = 10,
-        batch_size: int = 128,
-        lr: float = 5e-3,
-        random_state: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.n_hashed = n_hashed
-        self.loss = loss
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.random_state = random_state
+    seeded = True  # Mach adds the repetition to random_state
 
     def fit(self, X: Any, Y: Any) -> BucketNetwork:
         """Train from scratch on X (n, D) and binary Y (n, B)."""

@@ -73,16 +73,12 @@ class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
         self, validation: tuple[Any, Any] | None
     ) -> Callable[[nn.Module], dict[str, float]] | None:
         """P@1, 3, 5 on held-out rows, for the trainer."""
-        if validation is None:
-            return None
-        X, Y = validation
+        return None if validation is None else lambda _: self._figures(*validation)
 
-        def validate(_: nn.Module) -> dict[str, float]:
-            ks = tuple(k for k in (1, 3, 5) if k <= self.n_labels_)
-            values = precision_at_k(Y, self.predict(X, ks[-1]), ks)
-            return {f"p@{k}": float(v) for k, v in zip(ks, values, strict=True)}
-
-        return validate
+    def _figures(self, X: Any, Y: Any) -> dict[str, float]:
+        ks = tuple(k for k in (1, 3, 5) if k <= self.n_labels_)
+        values = precision_at_k(Y, self.predict(X, ks[-1]), ks)
+        return {f"p@{k}": float(v) for k, v in zip(ks, values, strict=True)}
 
     def predict_one(
         self, x: Any, k: int = 5, *, proba: bool = False

@@ -126,4 +126,4 @@ def _make(in_features: int, n_labels: int, fan_in: int, *, random_state: int, **
     return MaskedLinear(in_features, n_labels, n_labels * fan_in, random_state=random_state)
 
 
-KINDS["masked"] = (_make, ("",))  # as an output of SparseClassifier, once this module is imported
+KINDS["masked"] = (_make, ("",))  # output="masked" of SparseClassifier, once this module is imported
