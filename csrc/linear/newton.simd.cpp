@@ -87,17 +87,23 @@ void sparse_add_transposed(const RowSet& rows, uint32_t live, const float* scale
   bias.finish(rows, M);
 }
 
-XMC_INLINE const float* dense_row(const RowSet& rows, int64_t u) {
-  return rows.x.dense + row_of(rows, u) * rows.x.width;
-}
-
-// The next rows from u that are needed, at most kDenseRows; returns how many, u moves past them.
-XMC_INLINE int next_rows(const RowSet& rows, uint32_t live, int64_t& u, int64_t* block) {
-  int size = 0;
-  for (; u < rows.count && size < kDenseRows; ++u) {
-    if (needed(rows, u, live)) block[size++] = u;
+// Calls fn(block, size, x) for the needed rows of a dense X, kDenseRows at a time (the last ones may be fewer: x
+// then repeats the first). block[r] is a row of the set, x[r] its features.
+template <class Fn>
+XMC_INLINE void for_dense_blocks(const RowSet& rows, uint32_t live, const Fn& fn) {
+  for (int64_t u = 0; u < rows.count;) {
+    int64_t block[kDenseRows];
+    int size = 0;
+    for (; u < rows.count && size < kDenseRows; ++u) {
+      if (needed(rows, u, live)) block[size++] = u;
+    }
+    if (size == 0) return;
+    const float* x[kDenseRows];
+    for (int r = 0; r < kDenseRows; ++r) {
+      x[r] = rows.x.dense + row_of(rows, block[r < size ? r : 0]) * rows.x.width;
+    }
+    fn(block, size, x);
   }
-  return size;
 }
 
 void dense_product(const RowSet& rows, uint32_t live, const float* M, const float* scale, float* out) {
@@ -105,50 +111,32 @@ void dense_product(const RowSet& rows, uint32_t live, const float* M, const floa
     for (int64_t u = 0; u < rows.count; ++u) store_lanes(out + u * kLanes, zero_lanes());
   }
   const LaneVector bias = bias_part(rows, M);
-  int64_t block[kDenseRows];
-  for (int64_t u = 0; u < rows.count;) {
-    const int size = next_rows(rows, live, u, block);
-    if (size == 0) return;
-    const float* x[kDenseRows];
+  for_dense_blocks(rows, live, [&](const int64_t* block, int size, const float* const* x) {
     LaneVector acc[kDenseRows];
-    for (int r = 0; r < kDenseRows; ++r) {
-      x[r] = dense_row(rows, block[r < size ? r : 0]);
-      acc[r] = bias;
-    }
+    for (int r = 0; r < kDenseRows; ++r) acc[r] = bias;
     for (int64_t j = 0; j < rows.x.width; ++j) {
       const LaneVector m = load_lanes(M + j * kLanes);
-      for (int r = 0; r < kDenseRows; ++r) {
-        const vf s = splat(x[r][j]);
-        for (int k = 0; k < kVecs; ++k) acc[r].v[k] = fma(s, m.v[k], acc[r].v[k]);
-      }
+      for (int r = 0; r < kDenseRows; ++r) acc[r] = fma(splat_lanes(x[r][j]), m, acc[r]);
     }
     for (int r = 0; r < size; ++r) store_lanes(out + block[r] * kLanes, scaled(scale, block[r], acc[r]));
-  }
+  });
 }
 
 void dense_add_transposed(const RowSet& rows, uint32_t live, const float* scale, const float* coef,
                           float* M) {
   BiasSum bias;
-  int64_t block[kDenseRows];
-  for (int64_t u = 0; u < rows.count;) {
-    const int size = next_rows(rows, live, u, block);
-    if (size == 0) break;
-    const float* x[kDenseRows];
+  for_dense_blocks(rows, live, [&](const int64_t* block, int size, const float* const* x) {
     LaneVector c[kDenseRows];
     for (int r = 0; r < kDenseRows; ++r) {
-      x[r] = dense_row(rows, block[r < size ? r : 0]);
       c[r] = r < size ? scaled(scale, block[r], load_lanes(coef + block[r] * kLanes)) : zero_lanes();
       if (r < size) bias.add(c[r]);
     }
     for (int64_t j = 0; j < rows.x.width; ++j) {
       LaneVector m = load_lanes(M + j * kLanes);
-      for (int r = 0; r < kDenseRows; ++r) {
-        const vf s = splat(x[r][j]);
-        for (int k = 0; k < kVecs; ++k) m.v[k] = fma(s, c[r].v[k], m.v[k]);
-      }
+      for (int r = 0; r < kDenseRows; ++r) m = fma(splat_lanes(x[r][j]), c[r], m);
       store_lanes(M + j * kLanes, m);
     }
-  }
+  });
   bias.finish(rows, M);
 }
 
@@ -161,14 +149,25 @@ void add_transposed(const RowSet& rows, uint32_t live, const float* scale, const
                : sparse_add_transposed(rows, live, scale, coef, M);
 }
 
-void dot(const float* a, const float* b, int64_t m, double* out) {
-  for (int l = 0; l < kLanes; ++l) out[l] = 0;
+// totals[n] = sum over the m lines of what fn(i, sums) adds to sums[n] for the line at i, per lane.
+template <int kSums, class Fn>
+XMC_INLINE void sum_lines(int64_t m, double* const (&totals)[kSums], const Fn& fn) {
+  for (double* total : totals) {
+    for (int l = 0; l < kLanes; ++l) total[l] = 0;
+  }
   for (int64_t s = 0; s < m; s += kFlush) {
     const int64_t e = s + kFlush < m ? s + kFlush : m;
-    LaneVector acc = zero_lanes();
-    for (int64_t i = s; i < e; ++i) acc = fma(load_lanes(a + i * kLanes), load_lanes(b + i * kLanes), acc);
-    flush(out, acc);
+    LaneVector sums[kSums];
+    for (LaneVector& part : sums) part = zero_lanes();
+    for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) fn(i, sums);
+    for (int n = 0; n < kSums; ++n) flush(totals[n], sums[n]);
   }
+}
+
+void dot(const float* a, const float* b, int64_t m, double* out) {
+  sum_lines<1>(m, {out}, [&](int64_t i, LaneVector* sums) {
+    sums[0] = fma(load_lanes(a + i), load_lanes(b + i), sums[0]);
+  });
 }
 
 void update(const float* keep, const float* step, const float* B, int64_t m, float* A) {
@@ -193,18 +192,12 @@ void scale(const float* factor, const float* B, int64_t m, float* A) {
 void cg_direction(const float* beta, const float* ur, const float* cr, int64_t m, float* u, float* c,
                   double* uu) {
   const LaneVector b = load_lanes(beta);
-  for (int l = 0; l < kLanes; ++l) uu[l] = 0;
-  for (int64_t s = 0; s < m; s += kFlush) {
-    const int64_t e = s + kFlush < m ? s + kFlush : m;
-    LaneVector acc = zero_lanes();
-    for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
-      const LaneVector v = fma(b, load_lanes(u + i), load_lanes(ur + i));
-      store_lanes(u + i, v);
-      store_lanes(c + i, fma(b, load_lanes(c + i), load_lanes(cr + i)));
-      acc = fma(v, v, acc);
-    }
-    flush(uu, acc);
-  }
+  sum_lines<1>(m, {uu}, [&](int64_t i, LaneVector* sums) {
+    const LaneVector v = fma(b, load_lanes(u + i), load_lanes(ur + i));
+    store_lanes(u + i, v);
+    store_lanes(c + i, fma(b, load_lanes(c + i), load_lanes(cr + i)));
+    sums[0] = fma(v, v, sums[0]);
+  });
 }
 
 void cg_step(const float* alpha, const float* u, const float* c, int64_t m, float* cd, float* cr) {
@@ -227,96 +220,74 @@ void hinge_mark(const float* Z, const float* above, int64_t m, uint32_t* mask) {
   }
 }
 
-void hinge_terms(const float* Z, const int32_t* ids, int64_t m, const float* above, const float* cost,
-                 float* S, float* H) {
-  const LaneVector t = load_lanes(above);
-  LaneVector second, root;
-  for (int k = 0; k < kVecs; ++k) {
-    second.v[k] = splat(2.f) * load(cost + k * kWidth);
-    root.v[k] = sqrt(second.v[k]);
-  }
-  const vf one = splat(1.f);
-  for (int64_t u = 0; u < m; ++u) {
-    const float* z = Z + (ids ? int64_t{ids[u]} : u) * kLanes;
-    for (int k = 0; k < kVecs; ++k) {
-      const vf v = load(z + k * kWidth);
-      store(S + u * kLanes + k * kWidth, where_gt(v, t.v[k], root.v[k]));
-      store(H + u * kLanes + k * kWidth, where_gt(v, t.v[k], second.v[k] * (one + v)));
-    }
-  }
-}
-
-void hinge_slope(const float* Z, const float* Q, const float* t, int64_t m, double* first, double* second) {
-  const LaneVector step = load_lanes(t);
-  const vf one = splat(1.f), two = splat(2.f), zero = splat(0.f);
-  for (int l = 0; l < kLanes; ++l) first[l] = second[l] = 0;
-  for (int64_t s = 0; s < m; s += kFlush) {
-    const int64_t e = s + kFlush < m ? s + kFlush : m;
-    LaneVector a = zero_lanes(), b = a;
-    for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
-      for (int k = 0; k < kVecs; ++k) {
-        const vf q = load(Q + i + k * kWidth);
-        const vf slack = one + fma(step.v[k], q, load(Z + i + k * kWidth));
-        const vf active = where_gt(slack, zero, two * q);
-        a.v[k] = fma(slack, active, a.v[k]);
-        b.v[k] = fma(q, active, b.v[k]);
-      }
-    }
-    flush(first, a);
-    flush(second, b);
-  }
-}
-
-XMC_INLINE vf sigmoid(vf z) {
-  return splat(1.f) / (splat(1.f) + exp(splat(0.f) - z));
-}
-
 void logistic_mark(const float*, const float*, int64_t m, uint32_t* mask) {
   for (int64_t i = 0; i < m; ++i) mask[i] = (uint32_t{1} << kLanes) - 1;
 }
 
-void logistic_terms(const float* Z, const int32_t* ids, int64_t m, const float* above, const float* cost,
-                    float* S, float* H) {
-  const LaneVector c = load_lanes(cost), t = load_lanes(above);
-  const vf one = splat(1.f);
-  for (int64_t u = 0; u < m; ++u) {
-    const float* z = Z + (ids ? int64_t{ids[u]} : u) * kLanes;
-    for (int k = 0; k < kVecs; ++k) {
-      const vf v = load(z + k * kWidth);
-      const vf p = sigmoid(v), first = c.v[k] * p;
-      store(H + u * kLanes + k * kWidth, where_gt(v, t.v[k], first));
-      store(S + u * kLanes + k * kWidth, where_gt(v, t.v[k], sqrt(first * (one - p))));
+// The losses of negatives. `terms`: curvature = sqrt(cost loss''(z)), slope = cost loss'(z) of an active row.
+// `slopes`: first += loss'(z) q, second += loss''(z) q^2.
+struct Hinge {
+  vf twice, root;
+  XMC_INLINE explicit Hinge(vf cost) : twice(splat(2.f) * cost), root(sqrt(twice)) {}
+  XMC_INLINE void terms(vf z, vf& curvature, vf& slope) const {
+    curvature = root;
+    slope = twice * (splat(1.f) + z);
+  }
+  static XMC_INLINE void slopes(vf z, vf q, vf& first, vf& second) {
+    const vf slack = splat(1.f) + z, active = where_gt(slack, splat(0.f), splat(2.f) * q);
+    first = fma(slack, active, first);
+    second = fma(q, active, second);
+  }
+};
+
+struct Logistic {
+  vf cost;
+  XMC_INLINE explicit Logistic(vf c) : cost(c) {}
+  static XMC_INLINE vf sigmoid(vf z) { return splat(1.f) / (splat(1.f) + exp(splat(0.f) - z)); }
+  XMC_INLINE void terms(vf z, vf& curvature, vf& slope) const {
+    const vf p = sigmoid(z);
+    slope = cost * p;
+    curvature = sqrt(slope * (splat(1.f) - p));
+  }
+  static XMC_INLINE void slopes(vf z, vf q, vf& first, vf& second) {
+    const vf p = sigmoid(z), pq = p * q;
+    first = first + pq;
+    second = fma(pq, (splat(1.f) - p) * q, second);
+  }
+};
+
+template <class Loss>
+void terms(const float* Z, const int32_t* ids, int64_t m, const float* above, const float* cost, float* S,
+           float* H) {
+  for (int k = 0; k < kLanes; k += kWidth) {
+    const Loss loss(load(cost + k));
+    const vf t = load(above + k);
+    for (int64_t u = 0; u < m; ++u) {
+      const vf z = load(Z + (ids ? int64_t{ids[u]} : u) * kLanes + k);
+      vf curvature, slope;
+      loss.terms(z, curvature, slope);
+      store(S + u * kLanes + k, where_gt(z, t, curvature));
+      store(H + u * kLanes + k, where_gt(z, t, slope));
     }
   }
 }
 
-void logistic_slope(const float* Z, const float* Q, const float* t, int64_t m, double* first,
-                    double* second) {
+template <class Loss>
+void slope(const float* Z, const float* Q, const float* t, int64_t m, double* first, double* second) {
   const LaneVector step = load_lanes(t);
-  const vf one = splat(1.f);
-  for (int l = 0; l < kLanes; ++l) first[l] = second[l] = 0;
-  for (int64_t s = 0; s < m; s += kFlush) {
-    const int64_t e = s + kFlush < m ? s + kFlush : m;
-    LaneVector a = zero_lanes(), b = a;
-    for (int64_t i = s * kLanes; i < e * kLanes; i += kLanes) {
-      for (int k = 0; k < kVecs; ++k) {
-        const vf q = load(Q + i + k * kWidth);
-        const vf p = sigmoid(fma(step.v[k], q, load(Z + i + k * kWidth)));
-        const vf pq = p * q;
-        a.v[k] = a.v[k] + pq;
-        b.v[k] = fma(pq, (one - p) * q, b.v[k]);
-      }
+  sum_lines<2>(m, {first, second}, [&](int64_t i, LaneVector* sums) {
+    for (int k = 0; k < kVecs; ++k) {
+      const vf q = load(Q + i + k * kWidth), z = fma(step.v[k], q, load(Z + i + k * kWidth));
+      Loss::slopes(z, q, sums[0].v[k], sums[1].v[k]);
     }
-    flush(first, a);
-    flush(second, b);
-  }
+  });
 }
 
 }  // namespace
 
 extern const NewtonKernels newton_kernels_table = {&product,      &add_transposed, &dot,          &update,
                                                    &update_outer, &scale,          &cg_direction, &cg_step};
-extern const LossKernels hinge_kernels_table = {&hinge_mark, &hinge_terms, &hinge_slope};
-extern const LossKernels logistic_kernels_table = {&logistic_mark, &logistic_terms, &logistic_slope};
+extern const LossKernels hinge_kernels_table = {&hinge_mark, &terms<Hinge>, &slope<Hinge>};
+extern const LossKernels logistic_kernels_table = {&logistic_mark, &terms<Logistic>, &slope<Logistic>};
 
 }  // namespace xmc::linear::XMC_SIMD_NS

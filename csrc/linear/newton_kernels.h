@@ -2,8 +2,9 @@
 //
 // A "lane matrix" A[m][kLanes] stores one number per lane beside each other: one cache line per feature (or
 // row), so that one read of (index, value) of X feeds kLanes fused multiply-adds. "Lane vectors" [kLanes]
-// hold one number per lane. Sums over a lane matrix run in float over 128 rows and in double beyond. Positives are kept apart (newton.cpp): in Z they hold kMasked, which no loss
-// sees, so every kernel here treats all rows as negatives.
+// hold one number per lane. Sums over a lane matrix run in float over 128 rows and in double beyond. Positives are
+// kept apart (newton.cpp): in Z they hold kMasked, which no loss sees, so that every kernel here treats all rows as
+// negatives.
 #pragma once
 
 #include <cstdint>
