@@ -6,7 +6,7 @@ peers    CPU ms per label, one thread, ours on all labels of a block (ordering, 
          included) and LIBLINEAR's -s 2 and -s 1 (solver time only) on a sample from head to tail, interleaved.
          The sampled labels' summed objective must be within 0.1 % of LIBLINEAR -s 2's, or better.
 quality  P@1/3/5 with the default parameters, and the whole model's training time.
-threads  wall time with one and two threads, equal bits.
+threads  wall time with one and two threads, bit-identical models.
 every    every label's objective and weights on EURLex-4K against LIBLINEAR's (linear_every.py).
 scaling  seconds per label against rows, entries and the label's frequency (linear_scaling.py, plot in docs/img).
 tibkat   the whole of tibkat-gnd, 41,218 labels; --blocks 2: projected from so many batches.
@@ -19,6 +19,7 @@ With --sets the tables of peers and quality keep the saved rows of the other set
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ import scipy.sparse as sp
 from bench.common import Table, command_line, interleave, prepared_rows
 from bench.sets import load
 from bench.speed import linear_dense, linear_every, linear_scaling
+from bench.speed.liblinear import Liblinear
 from xmc_fast import OneVsAll
 
 SETS = ("eurlex-4k", "eurlex57k", "debdeps", "debtags", "tibkat-gnd")
@@ -53,8 +55,6 @@ def peers(
     rounds: int = 3,
     biases: tuple[float | None, ...] = (None, 1.0),
 ) -> Table:
-    from liblinear import liblinearutil as peer
-
     columns = ["set", "bias", "rows", "features", "labels", "ms_per_label", "s2_ms", "s1_ms", "s2_ratio"]
     table = Table("linear_peers", [*columns, "s1_ratio", "objective_ratio", "rounds", "active_rows"])
     for name in sets:
@@ -67,23 +67,14 @@ def peers(
         for bias in biases:
             model = OneVsAll(bias=bias, n_jobs=1)
             Xd = prepared_rows(X, bias=bias)
-            problems = {k: peer.problem(s[k], Xd) for k in sample}
+            peer = Liblinear(s, Xd)
 
             def ours(model: OneVsAll = model, X: sp.csr_matrix = X, Y: sp.csr_matrix = Y) -> None:
                 model.fit(X, Y)
 
-            def theirs(solver: int, problems: dict = problems) -> list:
-                return [peer.train(p, f"-s {solver} -c 1 -e 0.01 -q") for p in problems.values()]
-
             ours()
-            value = 0.0
-            for k, m in zip(sample, theirs(2), strict=True):
-                w = np.array(m.w[: Xd.shape[1]]) * (1 if m.label[0] == 1 else -1)
-                value += 0.5 * w @ w + np.sum(np.maximum(0, 1 - s[k] * (Xd @ w)) ** 2)
-            ratio = float(model.report_["objective"][sample].sum() / value)
-            if ratio > 1.001:
-                raise RuntimeError(f"{name}: summed objective {ratio} times LIBLINEAR's")
-            cases = {"ours": ours, "s2": lambda: theirs(2), "s1": lambda: theirs(1)}
+            ratio = peer.objective_ratio(model)
+            cases = {"ours": ours, "s2": partial(peer.train, 2), "s1": partial(peer.train, 1)}
             t = interleave(cases, rounds=rounds, clock=time.process_time, warm_up=False, budget=90)
             mine = 1e3 * t["ours"] / Y.shape[1]
             s2, s1 = (1e3 * t[k] / peer_labels for k in ("s2", "s1"))

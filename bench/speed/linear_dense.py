@@ -8,18 +8,19 @@ head to tail; CPU time, one thread, interleaved; summed objective of the sample 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
 
 from bench.common import Table, interleave, prepared_rows
+from bench.speed.liblinear import Liblinear
 from xmc_fast import OneVsAll
 
 
 def dense(
     X: sp.csr_matrix, Y: sp.csr_matrix, labels: int = 256, peer_labels: int = 6, rounds: int = 2
 ) -> Table:
-    from liblinear import liblinearutil as peer
     from sklearn.decomposition import TruncatedSVD
     from sklearn.preprocessing import normalize
     from sklearn.svm import LinearSVC
@@ -34,27 +35,18 @@ def dense(
     order = np.argsort(-np.asarray(Y.sum(axis=0)).ravel(), kind="stable")
     sample = order[np.linspace(0, len(order) - 1, peer_labels).astype(int)]
     signs = {k: np.where(Y[:, [k]].toarray().ravel() > 0, 1.0, -1.0) for k in sample}
-    problems = {k: peer.problem(s, A) for k, s in signs.items()}
+    peer = Liblinear(signs, A)
 
     def ours() -> None:
         model.fit(D, Y)
-
-    def theirs(solver: int) -> list:
-        return [peer.train(p, f"-s {solver} -c 1 -e 0.01 -q") for p in problems.values()]
 
     def scikit() -> None:
         for s in signs.values():
             LinearSVC(C=1.0, dual=False, tol=0.01, fit_intercept=False).fit(A, s)
 
     ours()
-    value = 0.0
-    for k, m in zip(sample, theirs(2), strict=True):
-        w = np.array(m.w[: A.shape[1]]) * (1 if m.label[0] == 1 else -1)
-        value += 0.5 * w @ w + np.sum(np.maximum(0, 1 - signs[k] * (A @ w)) ** 2)
-    ratio = float(model.report_["objective"][sample].sum() / value)
-    if ratio > 1.001:
-        raise RuntimeError(f"summed objective {ratio} times LIBLINEAR's")
-    cases = {"ours": ours, "s2": lambda: theirs(2), "s1": lambda: theirs(1), "sklearn": scikit}
+    ratio = peer.objective_ratio(model)
+    cases = {"ours": ours, "s2": partial(peer.train, 2), "s1": partial(peer.train, 1), "sklearn": scikit}
     t = interleave(cases, rounds=rounds, clock=time.process_time, warm_up=False, budget=80)
     mine = t["ours"] / labels
     table.add(

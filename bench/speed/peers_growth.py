@@ -1,4 +1,4 @@
-"""How whole methods grow with rows, labels and threads.
+"""How end-to-end times grow with rows, labels and threads.
 
     python -m bench.speed.peers_growth [--set eurlex-4k] [--methods ...] [--axes threads]
 

@@ -47,13 +47,13 @@ struct Csr {
   operator const CsrView<Index, Value>&() const { return view; }
 };
 
-// Hands a vector to numpy without a copy.
-template <class T>
-py::array_t<T> to_numpy(std::vector<T>&& values) {
-  auto owner = std::make_unique<std::vector<T>>(std::move(values));
+// Hands a vector or Buffer to numpy without a copy.
+template <class T, template <class...> class Container, class... Rest>
+py::array_t<T> to_numpy(Container<T, Rest...>&& values) {
+  auto owner = std::make_unique<Container<T, Rest...>>(std::move(values));
   T* data = owner->data();
   const auto size = static_cast<py::ssize_t>(owner->size());
-  py::capsule free(owner.release(), [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  py::capsule free(owner.release(), [](void* p) { delete static_cast<Container<T, Rest...>*>(p); });
   return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, free);
 }
 

@@ -111,8 +111,8 @@ void bind_fanin(py::module_& m) {
   m.def(
       "fanin_topk",
       [](const Layer& layer, uintptr_t x, int x_type, int64_t batch, int64_t k, int threads) {
-        std::vector<float> scores(static_cast<size_t>(batch * k));
-        std::vector<int32_t> ids(static_cast<size_t>(batch * k));
+        std::vector<float> scores(batch * k);
+        std::vector<int32_t> ids(batch * k);
         {
           const py::gil_scoped_release release;
           topk(layer, in(x, x_type), batch, k, scores.data(), ids.data(), threads);
@@ -126,7 +126,7 @@ void bind_fanin(py::module_& m) {
          const Array<int32_t>& candidates, uint64_t seed, int threads) {
         const int64_t cells = layer.groups() * layer.fan_in;
         if (strength.size() != cells) throw std::invalid_argument("strength must be groups x fan_in");
-        std::vector<uint8_t> changed(static_cast<size_t>(cells));
+        std::vector<uint8_t> changed(cells);
         const Rewire how{strength.data(),
                          threshold,
                          count,

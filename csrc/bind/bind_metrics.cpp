@@ -61,12 +61,7 @@ py::array by_instance(const Ranked& ranked, const Array<int32_t>& weights, const
 
 py::array counts(const Ranked& ranked, const Array<int32_t>& weights, const std::vector<int64_t>& ks) {
   const AtK at = at_k(ranked, weights, ks);
-  auto owner =
-      std::make_unique<Buffer<int32_t>>(without_gil([&] { return label_counts(at, std::get<4>(ranked)); }));
-  int32_t* data = owner->data();
-  const auto size = static_cast<py::ssize_t>(owner->size());
-  const py::capsule free(owner.release(), [](void* p) { delete static_cast<Buffer<int32_t>*>(p); });
-  return py::array_t<int32_t>(size, data, free);
+  return to_numpy(without_gil([&] { return label_counts(at, std::get<4>(ranked)); }));
 }
 
 py::array by_label(const Array<int32_t>& counts, int64_t ks, double rows, double beta,

@@ -42,7 +42,7 @@ class CorpusBuilder {
       const int64_t begin = offsets.data()[i];
       const int64_t end = offsets.data()[i + 1];
       if (begin < 0 || begin > end || end > bytes.size()) throw std::out_of_range("offsets do not fit");
-      views.emplace_back(data + begin, static_cast<size_t>(end - begin));
+      views.emplace_back(data + begin, end - begin);
     }
     out_.owners.push_back(bytes);
     if (resolve_.is_none() || n == 0) return;

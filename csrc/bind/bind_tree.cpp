@@ -98,7 +98,7 @@ void bind_tree(py::module_& m) {
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices,
          const Array<float>& values, const Array<float>& biases, const Array<int64_t>& child_start) {
         Level level;
-        std::vector<int32_t> column(static_cast<size_t>(cols));
+        std::vector<int32_t> column(cols);
         for (size_t j = 0; j < column.size(); ++j) column[j] = static_cast<int32_t>(j);
         for (py::ssize_t p = 0; p + 1 < child_start.size(); ++p) {
           const int64_t a = child_start.data()[p], b = child_start.data()[p + 1];

@@ -64,9 +64,9 @@ Recycled::Recycled(int64_t bytes) : data_(nullptr), bytes_((bytes + kPage - 1) /
     }
   }
 #if defined(_WIN32)
-  data_ = _aligned_malloc(static_cast<size_t>(bytes_), static_cast<size_t>(kPage));
+  data_ = _aligned_malloc(bytes_, kPage);
 #else
-  data_ = std::aligned_alloc(static_cast<size_t>(kPage), static_cast<size_t>(bytes_));
+  data_ = std::aligned_alloc(kPage, bytes_);
 #endif
   if (!data_) throw std::bad_alloc();
   advise_huge(data_, bytes_);

@@ -24,7 +24,7 @@ class Recycled {
   int64_t bytes_;
 };
 
-// Bytes kept now; frees them if asked to.
+// Bytes kept now; frees them if `release` is set.
 int64_t recycled_bytes(bool release);
 
 }  // namespace xmc

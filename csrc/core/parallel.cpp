@@ -69,7 +69,7 @@ void parallel_for(int64_t blocks, int threads, const std::function<void(int64_t,
   Job job{fn, blocks};
   const int extra = static_cast<int>(std::min<int64_t>(std::max(threads, 1), blocks)) - 1;
   std::vector<std::thread> helpers;
-  helpers.reserve(static_cast<size_t>(extra));
+  helpers.reserve(extra);
   for (int t = 1; t <= extra; ++t) {
     try {
       helpers.emplace_back([&job, t] { job.work(t); });

@@ -52,7 +52,7 @@ Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
   parallel_items(proba.rows, kRows, threads, [&](int64_t i, int) {
     const auto* row = proba.data + proba.begin(i);
     const int64_t positive = std::count_if(row, row + proba.size(i), [](float eta) { return eta > 0; });
-    out.indptr[static_cast<size_t>(i) + 1] = std::max(positive, k);
+    out.indptr[i + 1] = std::max(positive, k);
   });
   std::partial_sum(out.indptr.begin(), out.indptr.end(), out.indptr.begin());
   out.labels.resize(out.indptr.back());
@@ -78,8 +78,8 @@ Candidates make_candidates(const Probabilities& proba, int64_t k, int threads) {
     std::inplace_merge(row.begin(), row.begin() + static_cast<int64_t>(positive), row.end(), by_label);
     const int64_t start = out.indptr[i];
     for (size_t c = 0; c < row.size(); ++c) {
-      out.labels[static_cast<size_t>(start) + c] = row[c].label;
-      out.eta[static_cast<size_t>(start) + c] = row[c].eta;
+      out.labels[start + c] = row[c].label;
+      out.eta[start + c] = row[c].eta;
     }
   });
   return out;

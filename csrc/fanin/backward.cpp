@@ -28,8 +28,8 @@ class ByFeature {
   void sort(const Index* lists, const float* w, int64_t labels, const Layer& layer) {
     const int64_t n = labels * layer.fan_in;
     const auto tile = static_cast<uint32_t>(tile_size());
-    starts_.assign(static_cast<size_t>(layer.features) + 2, 0);
-    list_.resize(static_cast<size_t>(n));
+    starts_.assign(layer.features + 2, 0);
+    list_.resize(n);
     // starts_[d + 2] counts, then starts_[d + 1] runs from the first to behind the last connection of d
     uint32_t* next = starts_.data() + 1;
     for (int64_t i = 0; i < n; ++i) ++next[lists[i] + 1];
@@ -97,7 +97,7 @@ void grad_weights_groups(const Layer& layer, const Buffer<float>& x, ConstTensor
     const int64_t begin = chunk * run, end = std::min(layer.labels, begin + run);
     BlockReader reader(layer);
     GradientLanes lanes = gradient_lanes(layer, g, batch, step);
-    std::vector<float> sum_w(direct ? 0 : static_cast<size_t>(step * s)), sum_b(static_cast<size_t>(step));
+    std::vector<float> sum_w(direct ? 0 : step * s), sum_b(step);
     for_pieces(lanes, batch, begin, end, step, [&](const Piece& piece, const float* g_lanes, LaneCopy* copy) {
       if (piece.row == 0) reader.read(piece.first, piece.labels);
       float* to = direct ? static_cast<float*>(at(gw, piece.first * s)) : sum_w.data();
@@ -200,8 +200,8 @@ void grad_weights(const Layer& layer, ConstTensor x, ConstTensor g, int64_t batc
   parallel_for(chunk_count(layer.labels, step), threads, [&](int64_t block, int thread) {
     const int64_t first = block * step, labels = std::min(step, layer.labels - first);
     auto& [reader, block_of_g, widened, sum_w, sum_b] = scratch[thread];
-    sum_w.assign(static_cast<size_t>(labels * s), 0.f);
-    sum_b.assign(static_cast<size_t>(labels), 0.f);
+    sum_w.assign(labels * s, 0.f);
+    sum_b.assign(labels, 0.f);
     reader.read(first, labels);
     float* sum_bias = gbias.data ? sum_b.data() : nullptr;
     for (int64_t row = 0; row < batch; row += kRows) {

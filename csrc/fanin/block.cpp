@@ -24,7 +24,7 @@ void check(const Layer& layer, int64_t batch) {
 
 FloatRows float_rows(ConstTensor x, int64_t stride, int64_t rows, int64_t cols, std::vector<float>& scratch) {
   if (x.type == DType::f32) return {static_cast<const float*>(x.data), stride};
-  scratch.resize(static_cast<size_t>(rows * cols));
+  scratch.resize(rows * cols);
   for (int64_t r = 0; r < rows; ++r) {
     fanin_convert().widen(at(x, r * stride), x.type, cols, scratch.data() + r * cols);
   }
@@ -104,7 +104,7 @@ void BlockReader::read(int64_t first, int64_t labels) {
   const auto widened = [&](ConstTensor t, int64_t from, int64_t count, std::vector<float>& scratch) {
     if (!t.data) return static_cast<const float*>(nullptr);
     if (t.type == DType::f32) return static_cast<const float*>(t.data) + from;
-    scratch.resize(static_cast<size_t>(count));
+    scratch.resize(count);
     convert.widen(at(t, from), t.type, count, scratch.data());
     return static_cast<const float*>(scratch.data());
   };
@@ -162,7 +162,7 @@ void FeatureSums::store(Tensor gx, int threads) {
                      features_);
       return;
     }
-    std::vector<float> scratch(static_cast<size_t>(rows * features_));
+    std::vector<float> scratch(rows * features_);
     convert.unpack(total, tile_, rows, features_, scratch.data(), features_);
     convert.narrow(scratch.data(), gx.type, rows * features_, at(gx, t * tile_ * features_), false);
   });

@@ -65,7 +65,7 @@ class PerThread {
   PerThread(int threads, const Make& make) {
     for (int t = 0; t < std::max(threads, 1); ++t) items_.push_back(make());
   }
-  T& operator[](int thread) { return items_[static_cast<size_t>(thread)]; }
+  T& operator[](int thread) { return items_[thread]; }
 
  private:
   std::vector<T> items_;

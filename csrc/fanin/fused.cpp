@@ -14,7 +14,7 @@ struct Positive {
 // The entries of the targets, ordered by label.
 std::vector<Positive> by_label(const CsrView<>& targets, int64_t labels) {
   std::vector<Positive> list;
-  list.reserve(static_cast<size_t>(targets.nnz()));
+  list.reserve(targets.nnz());
   for (int64_t b = 0; b < targets.rows; ++b) {
     for (int64_t e = targets.begin(b); e < targets.end(b); ++e) {
       if (targets.indices[e] < 0 || targets.indices[e] >= labels) {
@@ -71,13 +71,13 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
                  {}};
     std::fill_n(made.sign.data(), tiles * z_stride, -1.f);
     std::fill_n(made.valid.data(), batch, 1.f);
-    made.active.resize(static_cast<size_t>(tiles * step));
+    made.active.resize(tiles * step);
     return made;
   });
 
   // A part of the labels owns a sum for gx; without gx every block is a part.
   const int64_t parts = gx.data ? sums.parts() : chunk_count(layer.labels, step);
-  std::vector<double> totals(static_cast<size_t>(parts), 0.0);
+  std::vector<double> totals(parts, 0.0);
   const auto one_block = [&](int64_t part, int64_t first, int64_t labels, Scratch& mine) {
     mine.reader.read(first, labels);
     block_logits(layer, mine.reader, packed, batch, labels, step, mine.z.data());
@@ -105,15 +105,15 @@ double loss_and_gradients(const Layer& layer, ConstTensor x, int64_t batch, cons
     }
     mark(-1.f);
     if (gw.data || gbias.data) {
-      mine.sum_w.assign(static_cast<size_t>(labels * s), 0.f);
-      mine.sum_b.assign(static_cast<size_t>(labels), 0.f);
+      mine.sum_w.assign(labels * s, 0.f);
+      mine.sum_b.assign(labels, 0.f);
       passes.grad_weights(packed.data(), x_stride, mine.reader.lists(), mine.z.data(), z_stride,
                           mine.active.data(), tiles, labels, s, layer.group, 0, mine.sum_w.data(),
                           mine.sum_b.data());
       if (gw.data) convert.narrow(mine.sum_w.data(), gw.type, labels * s, at(gw, first * s), false);
       if (gbias.data) convert.narrow(mine.sum_b.data(), gbias.type, labels, at(gbias, first), false);
     }
-    totals[static_cast<size_t>(part)] += total;
+    totals[part] += total;
   };
   parallel_for(parts, threads, [&](int64_t part, int thread) {
     const int64_t begin = gx.data ? sums.begin(part, step) : part * step;
@@ -151,11 +151,11 @@ void topk(const Layer& layer, ConstTensor x, int64_t batch, int64_t k, float* sc
                  Buffer<float>(tiles * tile_size()),
                  {},
                  {}};
-    made.best.assign(static_cast<size_t>(batch), TopK(k));
+    made.best.assign(batch, TopK(k));
     // a row past the batch never enters
     std::fill_n(made.threshold.data(), tiles * tile_size(), std::numeric_limits<float>::infinity());
     std::fill_n(made.threshold.data(), batch, kOpen);
-    made.open.assign(static_cast<size_t>(tiles), 1);
+    made.open.assign(tiles, 1);
     return made;
   });
   parallel_for(chunk_count(layer.labels, step), threads, [&](int64_t block, int thread) {
@@ -168,27 +168,27 @@ void topk(const Layer& layer, ConstTensor x, int64_t batch, int64_t k, float* sc
       float* threshold = mine.threshold.data() + t * tile_size();
       for (int64_t l = 0; l < labels; ++l) {
         const float* z = mine.z.data() + (t * step + l) * tile_size();
-        uint32_t mask = mine.open[static_cast<size_t>(t)] ? ~0u : losses.above(z, threshold);
+        uint32_t mask = mine.open[t] ? ~0u : losses.above(z, threshold);
         if (!mask) continue;
         for (int64_t r = 0; mask && r < rows; ++r, mask >>= 1) {
           if (!(mask & 1)) continue;
-          TopK& best = mine.best[static_cast<size_t>(t * tile_size() + r)];
+          TopK& best = mine.best[t * tile_size() + r];
           best.push({z[r], static_cast<int32_t>(first + l)});
           threshold[r] = best.threshold();
         }
-        mine.open[static_cast<size_t>(t)] = std::count(threshold, threshold + rows, kOpen) > 0;
+        mine.open[t] = std::count(threshold, threshold + rows, kOpen) > 0;
       }
     }
   });
   parallel_for(batch, batch * k > 10'000 ? threads : 1, [&](int64_t b, int) {
     TopK all(k);
     for (int t = 0; t < std::max(threads, 1); ++t) {
-      for (const Scored& scored : scratch[t].best[static_cast<size_t>(b)].sorted()) all.push(scored);
+      for (const Scored& scored : scratch[t].best[b].sorted()) all.push(scored);
     }
     const std::vector<Scored>& sorted = all.sorted();
     for (int64_t j = 0; j < k; ++j) {
-      scores[b * k + j] = sorted[static_cast<size_t>(j)].score;
-      ids[b * k + j] = sorted[static_cast<size_t>(j)].id;
+      scores[b * k + j] = sorted[j].score;
+      ids[b * k + j] = sorted[j].id;
     }
   });
 }

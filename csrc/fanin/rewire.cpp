@@ -11,10 +11,10 @@ namespace {
 // A set of features with O(1) insert, lookup and clear.
 class Marks {
  public:
-  explicit Marks(int64_t features) : mark_(static_cast<size_t>(features), 0) {}
+  explicit Marks(int64_t features) : mark_(features, 0) {}
   void clear() { ++now_; }
   bool insert(int64_t d) {  // false if it was there
-    uint32_t& m = mark_[static_cast<size_t>(d)];
+    uint32_t& m = mark_[d];
     if (m == now_) return false;
     m = now_;
     return true;
@@ -30,7 +30,7 @@ void rewire_list(const Layer& layer, int64_t group, Index* list, Tensor weights,
                  uint8_t* changed, Marks& marks, std::vector<int32_t>& order) {
   const int64_t s = layer.fan_in;
   const float* strength = how.strength + group * s;
-  order.resize(static_cast<size_t>(s));
+  order.resize(s);
   std::iota(order.begin(), order.end(), 0);
   // weakest first; NaN counts as weakest, ties by position
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -39,7 +39,7 @@ void rewire_list(const Layer& layer, int64_t group, Index* list, Tensor weights,
     return sa != sb ? sa < sb : a < b;
   });
   int64_t pruned = std::min(how.count, s);
-  while (pruned < s && strength[order[static_cast<size_t>(pruned)]] <= how.threshold) ++pruned;
+  while (pruned < s && strength[order[pruned]] <= how.threshold) ++pruned;
 
   marks.clear();
   for (int64_t i = 0; i < s; ++i) {
@@ -52,7 +52,7 @@ void rewire_list(const Layer& layer, int64_t group, Index* list, Tensor weights,
   Rng rng(how.seed ^ mix64(static_cast<uint64_t>(group)));
   int64_t next = 0;
   for (int64_t p = 0; p < pruned; ++p) {
-    const int32_t i = order[static_cast<size_t>(p)];
+    const int32_t i = order[p];
     int64_t d = -1;
     while (d < 0 && next < how.n_candidates) {
       const int64_t wanted = how.candidates[group * how.n_candidates + next++];
@@ -66,7 +66,7 @@ void rewire_list(const Layer& layer, int64_t group, Index* list, Tensor weights,
     changed[group * s + i] = 1;
     const int64_t first = group * layer.group, end = std::min(layer.labels, first + layer.group);
     for (int64_t l = first; l < end; ++l) {
-      std::memset(at(weights, l * s + i), 0, static_cast<size_t>(size_of(weights.type)));
+      std::memset(at(weights, l * s + i), 0, size_of(weights.type));
     }
   }
 }
@@ -94,7 +94,7 @@ void rewire(const Layer& layer, void* indices, Tensor weights, const Rewire& how
             int threads) {
   check(layer, 0);
   const int64_t groups = layer.groups(), s = layer.fan_in;
-  std::memset(changed, 0, static_cast<size_t>(groups * s));
+  std::memset(changed, 0, groups * s);
   PerThread<std::pair<Marks, std::vector<int32_t>>> scratch(
       threads, [&] { return std::pair(Marks(layer.features), std::vector<int32_t>()); });
   parallel_for(chunk_count(groups, kListsPerBlock), threads, [&](int64_t block, int thread) {

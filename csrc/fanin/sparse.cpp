@@ -27,7 +27,7 @@ void for_connections(const Layer& layer, int64_t label, const Fn& fn) {
 
 const float* widened(ConstTensor t, int64_t from, int64_t n, std::vector<float>& scratch) {
   if (t.type == DType::f32) return static_cast<const float*>(t.data) + from;
-  scratch.resize(static_cast<size_t>(n));
+  scratch.resize(n);
   fanin_convert().widen(at(t, from), t.type, n, scratch.data());
   return scratch.data();
 }
@@ -47,14 +47,13 @@ void grad_features_sparse(const Layer& layer, const CsrView<>& g, Tensor gx, int
   const int64_t s = layer.fan_in, features = layer.features;
   const int64_t rows = 4;  // enough work for a block
   parallel_for(chunk_count(g.rows, rows), threads, [&](int64_t block, int) {
-    std::vector<float> scratch, sum(static_cast<size_t>(features));
+    std::vector<float> scratch, sum(features);
     for (int64_t b = block * rows; b < std::min(g.rows, (block + 1) * rows); ++b) {
       std::fill(sum.begin(), sum.end(), 0.f);
       for (int64_t e = g.begin(b); e < g.end(b); ++e) {
         const float v = g.data ? g.data[e] : 1.f;
         const float* w = widened(layer.weights, g.indices[e] * s, s, scratch);
-        for_connections(layer, g.indices[e],
-                        [&](int64_t i, int64_t d) { sum[static_cast<size_t>(d)] += v * w[i]; });
+        for_connections(layer, g.indices[e], [&](int64_t i, int64_t d) { sum[d] += v * w[i]; });
       }
       fanin_convert().narrow(sum.data(), gx.type, features, at(gx, b * features), false);
     }
@@ -70,7 +69,7 @@ SparseGradients grad_weights_sparse(const Layer& layer, ConstTensor x, const Csr
     float value;
   };
   std::vector<Entry> entries;
-  entries.reserve(static_cast<size_t>(nnz));
+  entries.reserve(nnz);
   for (int64_t b = 0; b < g.rows; ++b) {
     for (int64_t e = g.begin(b); e < g.end(b); ++e) {
       entries.push_back({g.indices[e], static_cast<int32_t>(b), g.data ? g.data[e] : 1.f});
@@ -88,8 +87,8 @@ SparseGradients grad_weights_sparse(const Layer& layer, ConstTensor x, const Csr
   }
   starts.push_back(entries.size());
   const auto n = static_cast<int64_t>(out.labels.size());
-  out.weights.assign(static_cast<size_t>(n * s), 0.f);
-  out.bias.assign(static_cast<size_t>(n), 0.f);
+  out.weights.assign(n * s, 0.f);
+  out.bias.assign(n, 0.f);
   // float32 rows for the gathers; x is small beside the layer
   std::vector<float> scratch;
   const float* rows = widened(x, 0, g.rows * layer.features, scratch);
@@ -97,8 +96,8 @@ SparseGradients grad_weights_sparse(const Layer& layer, ConstTensor x, const Csr
   parallel_for(chunk_count(n, labels), threads, [&](int64_t block, int) {
     for (int64_t u = block * labels; u < std::min(n, (block + 1) * labels); ++u) {
       float* gw = out.weights.data() + u * s;
-      float& gb = out.bias[static_cast<size_t>(u)];
-      for (size_t e = starts[static_cast<size_t>(u)]; e < starts[static_cast<size_t>(u) + 1]; ++e) {
+      float& gb = out.bias[u];
+      for (size_t e = starts[u]; e < starts[u + 1]; ++e) {
         const float* row = rows + entries[e].row * layer.features;
         const float v = entries[e].value;
         for_connections(layer, entries[e].label, [&](int64_t i, int64_t d) { gw[i] += v * row[d]; });

@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kCandidates = 256;  // per block of the forward pass
 constexpr int64_t kLabels = 64;       // per block of the gradient for E
 
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
 void check(const GatherDot& s) {
   const int64_t n = s.batch * s.width;
   for (int64_t i = 0; i < n; ++i) {
@@ -37,7 +33,7 @@ void sort_by_label(std::vector<Entry>& entries, int64_t labels) {
   std::vector<Entry> other(entries.size());
   for (int shift = 0; (labels - 1) >> shift > 0; shift += kBits) {
     std::array<size_t, (1 << kBits) + 1> start{};
-    const auto digit = [&](const Entry& e) { return at(e.label >> shift) & ((1u << kBits) - 1); };
+    const auto digit = [&](const Entry& e) { return (e.label >> shift) & ((1u << kBits) - 1); };
     for (const Entry& e : entries) ++start[digit(e) + 1];
     for (size_t d = 1; d < start.size(); ++d) start[d] += start[d - 1];
     for (const Entry& e : entries) other[start[digit(e)]++] = e;
@@ -68,7 +64,7 @@ void gather_dot_grad_h(const GatherDot& s, const float* g, const float* E, float
 RowGradients gather_dot_grad_rows(const GatherDot& s, const float* g, const float* h, int threads) {
   check(s);
   std::vector<Entry> entries;
-  entries.reserve(at(s.batch * s.width));
+  entries.reserve(s.batch * s.width);
   for (int64_t place = 0; place < s.batch * s.width; ++place) {
     if (s.candidates[place] >= 0) entries.push_back({s.candidates[place], place});
   }
@@ -89,7 +85,7 @@ RowGradients gather_dot_grad_rows(const GatherDot& s, const float* g, const floa
   out.values = Buffer<float>(n * s.dims);
   parallel_for(chunk_count(n, kLabels), threads, [&](int64_t block, int) {
     for (int64_t u = block * kLabels; u < std::min(n, (block + 1) * kLabels); ++u) {
-      const int64_t from = starts[at(u)], size = starts[at(u + 1)] - from;
+      const int64_t from = starts[u], size = starts[u + 1] - from;
       gather_dot_kernels().combine(values.data() + from, h, rows.data() + from, size, s.dims,
                                    out.values.data() + u * s.dims);
     }

@@ -54,7 +54,7 @@ KnnBytes::KnnBytes(DenseView<float> rows)
 KnnQueries::KnnQueries(int64_t most, int64_t groups)
     : groups_(groups),
       a_(chunk_count(most, kKnnTile) * kKnnTile * groups * 4),
-      factors_(static_cast<size_t>(chunk_count(most, kKnnTile) * kKnnTile), KnnFactors{0, 0, 0, 0}),
+      factors_(chunk_count(most, kKnnTile) * kKnnTile, KnnFactors{0, 0, 0, 0}),
       scale_(factors_.size()),
       slack_(factors_.size()) {}
 
@@ -89,21 +89,19 @@ void KnnQueries::set(int64_t i, const float* query, int64_t c, double longest) {
     to[j / 4 * kKnnTile * 4 + j % 4] = static_cast<int8_t>(a);
   }
   // The bound takes three operations that round, s I being at most |a| (|z| + |e_z|).
-  const auto at = static_cast<size_t>(i);
   const double length = std::sqrt(static_cast<double>(a2));
   const double of_norm = (std::sqrt(error2) + sum_error(c) * norm) / t + 8 * kUnit * length;
-  scale_[at] = safe ? t : 0;
-  slack_[at] = 2 * static_cast<double>(c) * kTiny;
-  factors_[at] = {static_cast<int32_t>(-64 * sum), static_cast<float>(of_norm * (1 + 8 * kUnit)),
-                  static_cast<float>(length * (1 + 16 * kUnit)), static_cast<float>(kNaN)};
+  scale_[i] = safe ? t : 0;
+  slack_[i] = 2 * static_cast<double>(c) * kTiny;
+  factors_[i] = {static_cast<int32_t>(-64 * sum), static_cast<float>(of_norm * (1 + 8 * kUnit)),
+                 static_cast<float>(length * (1 + 16 * kUnit)), static_cast<float>(kNaN)};
 }
 
 void KnnQueries::threshold(int64_t i, float score) {
-  const auto at = static_cast<size_t>(i);
-  if (scale_[at] == 0) return;
-  const double limit = (score - slack_[at]) / scale_[at] - 16 * kTiny;
+  if (scale_[i] == 0) return;
+  const double limit = (score - slack_[i]) / scale_[i] - 16 * kTiny;
   const float rounded = -round_up(-limit);
-  if (!(factors_[at].limit >= rounded)) factors_[at].limit = rounded;
+  if (!(factors_[i].limit >= rounded)) factors_[i].limit = rounded;
 }
 
 }  // namespace xmc::knn

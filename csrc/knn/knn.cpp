@@ -37,8 +37,8 @@ struct Block {
         stride(chunk_count(c, kKnnLanes) * kKnnLanes),
         values(kKnnBlock * stride),
         bytes(kKnnBlock, groups),
-        masks(static_cast<size_t>(kKnnBlock)),
-        best(static_cast<size_t>(kKnnBlock), TopK(q)) {}
+        masks(kKnnBlock),
+        best(kKnnBlock, TopK(q)) {}
 
   // `others` is the q-th best score in another chunk.
   void set(int64_t i, const float* query, double longest, float others) {

@@ -31,20 +31,19 @@ void recover_labels(const int32_t* neighbours, const float* similarity, int64_t 
         const int64_t row = neighbours[i * q + r];
         const double weight = similarity[i * q + r];
         for (int64_t e = Y.begin(row); e < Y.end(row); ++e) {
-          const auto label = static_cast<size_t>(Y.indices[e]);
+          const int32_t label = Y.indices[e];
           if (!s.seen[label]) {
             s.seen[label] = 1;
-            s.touched.push_back(Y.indices[e]);
+            s.touched.push_back(label);
           }
           s.sum[label] += Y.data ? weight * Y.data[e] : weight;
         }
       }
       best.clear();
       for (const int32_t label : s.touched) {
-        const auto at = static_cast<size_t>(label);
-        best.push({static_cast<float>(s.sum[at]), label});
-        s.sum[at] = 0;
-        s.seen[at] = 0;
+        best.push({static_cast<float>(s.sum[label]), label});
+        s.sum[label] = 0;
+        s.seen[label] = 0;
       }
       const auto& sorted = best.sorted();
       found[i] = static_cast<int64_t>(sorted.size());

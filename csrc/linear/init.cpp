@@ -45,7 +45,7 @@ Start mean_start(const PositiveMoments& moments, double total_norm2, double P, d
   if (!(std::abs(det) > 1e-12 * (std::abs(pp * mq) + std::abs(mp * pq)))) return {};
   const double u = (kPositiveTarget * mq - mp * kNegativeTarget) / det;
   const double v = (pp * kNegativeTarget - pq * kPositiveTarget) / det;
-  return {std::vector<double>(static_cast<size_t>(P), u / P), v / n};
+  return {std::vector<double>(P, u / P), v / n};
 }
 
 Start multi_positive_start(const PreparedFeatures& X, Span<const int32_t> rows,

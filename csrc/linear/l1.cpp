@@ -96,7 +96,7 @@ struct L1Solver::State {
   template <class Fn>
   void for_column(int32_t j, const Fn& fn) const {
     for (int64_t t = columns_.begin[j]; t < columns_.begin[j + 1]; ++t) {
-      const auto i = columns_.rows[static_cast<size_t>(t)];
+      const auto i = columns_.rows[t];
       fn(i, double{columns_.values[t]} * sign_[i]);
     }
   }

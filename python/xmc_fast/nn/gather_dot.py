@@ -110,7 +110,7 @@ def _forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) ->
     scores = h.new_empty(candidates.shape)
     shape = _shape(candidates, h.shape[1], table.shape[0])
     threads = _threads(candidates, h.shape[1])
-    _core.gather_dot(*shape, h.data_ptr(), table.data_ptr(), scores.data_ptr(), threads)
+    _core.gather_dot(shape, h.data_ptr(), table.data_ptr(), scores.data_ptr(), threads)
     return scores
 
 
@@ -122,7 +122,7 @@ def _grad_h(grad: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
     gh = grad.new_empty(len(grad), table.shape[1])
     shape = _shape(candidates, table.shape[1], table.shape[0])
     threads = _threads(candidates, table.shape[1])
-    _core.gather_dot_grad_h(*shape, grad.data_ptr(), table.data_ptr(), gh.data_ptr(), threads)
+    _core.gather_dot_grad_h(shape, grad.data_ptr(), table.data_ptr(), gh.data_ptr(), threads)
     return gh
 
 
@@ -133,7 +133,7 @@ def _grad_rows(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -> tupl
     grad, h, candidates = grad.float().contiguous(), h.float().contiguous(), candidates.contiguous()
     shape = _shape(candidates, h.shape[1], labels)
     threads = _threads(candidates, h.shape[1])
-    found, rows = _core.gather_dot_grad_rows(*shape, grad.data_ptr(), h.data_ptr(), threads)
+    found, rows = _core.gather_dot_grad_rows(shape, grad.data_ptr(), h.data_ptr(), threads)
     return torch.from_numpy(found), torch.from_numpy(rows).reshape(len(found), h.shape[1])
 
 
