@@ -18,6 +18,8 @@ import scipy.sparse as sp
 from annif.backend import _backend_fns, backend, hyperopt, mixins
 from annif.exception import ConfigurationException, NotInitializedException, NotSupportedException
 from annif.suggestion import SuggestionBatch
+from annif.util import boolean
+from sklearn.base import clone
 
 from xmc_fast._files import write_text
 from xmc_fast._folder import is_model_folder
@@ -47,8 +49,12 @@ class XmcFastBackend(
         Fewest documents of a term, and most words of one.
     C : float
         Weight of the training error against the size of the weights.
+    prune : float
+        Weights of one-vs-all that are smaller are left out.
     calibrate : float
-        Share of the documents that probabilities are fitted on instead of weights.
+        Share of the documents that probabilities are fitted on.
+    refit : bool
+        Train one-vs-all a second time, on all documents: it keeps the probabilities that were fitted on a share.
     """
 
     name = "xmc_fast"
@@ -59,7 +65,9 @@ class XmcFastBackend(
         "min_df": 1,
         "ngram": 1,
         "C": 1.0,
+        "prune": 0.05,
         "calibrate": 0.1,
+        "refit": True,
     }
 
     _model: Any = None  # a model on features, or a TextClassifier
@@ -104,17 +112,19 @@ class XmcFastBackend(
         else:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
         self.info("training on texts")
-        texts, labels = zip(*rows, strict=True)
-        return self._classifier(params, jobs).fit(list(texts), list(labels))
-
-    def _classifier(self, params: dict[str, Any], jobs: int) -> TextClassifier:
-        return TextClassifier(
+        texts, labels = map(list, zip(*rows, strict=True))
+        classifier = TextClassifier(
             model=_estimator(params, jobs),
             min_df=int(params["min_df"]),
             ngram_range=(1, int(params["ngram"])),
-            calibrate=float(params["calibrate"]),
+            calibrate=0.0 if params["model"] == "tree" else float(params["calibrate"]),
             n_jobs=jobs or None,
-        )
+        ).fit(texts, labels)
+        if not classifier.calibrated or not boolean(params["refit"]):
+            return classifier
+        whole: TextClassifier = clone(classifier).set_params(calibrate=0.0).fit(texts, labels)
+        whole.model_.calibration = classifier.model_.calibration
+        return whole
 
     def _train_on_features(self, corpus: Any, params: dict[str, Any], jobs: int) -> tuple[Any, list[str]]:
         paths = [self._path(f"{self.CACHE}-{part}.npz") for part in "XY"]
@@ -142,7 +152,8 @@ class XmcFastBackend(
             raise NotSupportedException("no document has both a known word and a subject")
         self.info(f"training on {X.shape[0]} documents")
         used = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
-        fitted = _fit(_estimator(params, jobs), X, Y[:, used], float(params["calibrate"]))
+        share, refit = float(params["calibrate"]), boolean(params["refit"])
+        fitted = _fit(_estimator(params, jobs), X, Y[:, used], share, refit)
         return fitted, self._uris(used.tolist())
 
     def _suggest_batch(self, documents: list[Any], params: dict[str, Any]) -> SuggestionBatch:
@@ -211,11 +222,14 @@ def _choice(params: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
 def _estimator(params: dict[str, Any], jobs: int) -> Any:
     kind = _choice(params, "model", ("one-vs-all", "tree"))
     options: dict[str, Any] = {"C": float(params["C"]), "n_jobs": jobs or None, "random_state": 0}
-    return OneVsAll(**options) if kind == "one-vs-all" else LabelTree(**options)
+    return OneVsAll(**options, prune=float(params["prune"])) if kind == "one-vs-all" else LabelTree(**options)
 
 
-def _fit(estimator: Any, X: sp.csr_matrix, Y: sp.csr_matrix, share: float) -> Any:
-    """Trained on all rows but a share, on which one-vs-all gets its probabilities; trees have them anyway."""
+def _fit(estimator: Any, X: sp.csr_matrix, Y: sp.csr_matrix, share: float, refit: bool) -> Any:
+    """Trained on all rows but a share, on which one-vs-all gets its probabilities; trees have them anyway.
+
+    ``refit`` trains on all rows afterwards and keeps the probabilities.
+    """
     if not isinstance(estimator, OneVsAll):
         return estimator.fit(X, Y)
     held = np.zeros(X.shape[0], bool)
@@ -226,6 +240,10 @@ def _fit(estimator: Any, X: sp.csr_matrix, Y: sp.csr_matrix, share: float) -> An
             ValueError
         ):  # so few rows that none has a right label: the model gives scores
             model.calibrate(X[held], Y[held], n_jobs=estimator.n_jobs)
+    if refit and model.calibration is not None:
+        whole = estimator.fit(X, Y).model_
+        whole.calibration = model.calibration
+        return whole
     return model
 
 
