@@ -166,5 +166,20 @@ def test_wrong_parameters(project, corpus):
 def test_learn_needs_our_vectorizer(project, corpus):
     backend = make(project)
     backend.train(corpus)
-    with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast"):
+    with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast and keep_state=True"):
         backend.learn(corpus)
+
+
+def test_learn(project, corpus, subjects):
+    config = {"vectorizer": "xmc-fast", "keep_state": "True", "min_df": "1"}
+    make(project, **config).train(corpus)
+    subjects.append(Subject(uri="http://example.org/chess", labels={"en": "chess"}, notation=None))
+    text = "rook bishop pawn checkmate"
+    assert best(make(project, **config), text) == []
+    new = [
+        Document(text=f"{text} {word}", subject_set=SubjectSet([5])) for word in ("queen", "knight", "ruin")
+    ]
+    make(project, **config).learn(DocumentList(new))
+    backend = make(project, **config)  # as a new process finds it
+    assert best(backend, text)[0][0] == 5
+    assert best(backend, "quantum energy wave")[0][0] == 2

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
             words = [*WORDS[first].split()[i % 5 :], *WORDS[second].split()[: i % 4]]
             tags = {first, second} if i % 4 else {first}
             lines.writerow([" ".join(words), "|".join(sorted(tags))])
-    options = ["--text", "body", "--label", "tags", "--sep", "|", "--valid", "0.2", "--json"]
+    options = ["--text", "body", "--label", "tags", "--sep", "|", "--valid", "0.2", "--keep-state", "--json"]
     assert main(["train", str(work / "posts.csv"), str(work / "kitchen"), *options]) == 0
     return work / "kitchen"
 
@@ -120,7 +120,7 @@ def test_type_and_see_why(page, folder):
     playwright.expect(page.locator("#suggestions li")).not_to_have_count(4)
 
 
-def test_decisions_become_a_file_for_update(page):
+def test_decisions_become_a_file_for_update(page, folder, tmp_path):
     type_text(page, 'an "egg", yolk\nand shell')
     page.get_by_role("button", name="Accept eggs").click()
     page.get_by_role("button", name="Reject baking").click()
@@ -132,6 +132,8 @@ def test_decisions_become_a_file_for_update(page):
         page.get_by_role("button", name="Download kept texts (1)").click()
     rows = list(csv.reader(io.StringIO(download.value.path().read_text("utf-8"), newline="")))
     assert rows == [["body", "tags"], ['an "egg", yolk\nand shell', "eggs|coffee"]]
+    kept = shutil.copy(download.value.path(), tmp_path / "kept.csv")
+    assert main(["update", str(folder), str(kept), "--out", str(tmp_path / "newer")]) == 0
 
 
 def test_a_table_up_and_down(page, tmp_path, folder):

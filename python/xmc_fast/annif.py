@@ -42,7 +42,7 @@ class XmcFastBackend(
     -----------------------
     vectorizer : "annif" or "xmc-fast"
         Annif's analyzer and vectorizer (pickled by Annif), or this package's own: much faster, no pickle.
-        The project's ``analyzer`` is not used then. Only this one can ``learn``.
+        The project's ``analyzer`` is not used then.
     model : "one-vs-all" or "tree"
         Exact, or a smaller and faster search.
     min_df, ngram : int
@@ -55,6 +55,9 @@ class XmcFastBackend(
         Share of the documents that probabilities are fitted on.
     refit : bool
         Train one-vs-all a second time, on all documents: it keeps the probabilities that were fitted on a share.
+    keep_state : bool
+        Keep what ``annif learn`` needs (with our vectorizer and one-vs-all). The folder grows, and there is no
+        second training: the share that probabilities are fitted on stays apart.
     """
 
     name = "xmc_fast"
@@ -68,6 +71,7 @@ class XmcFastBackend(
         "prune": 0.05,
         "calibrate": 0.1,
         "refit": True,
+        "keep_state": False,
     }
 
     _model: Any = None  # a model on features, or a TextClassifier
@@ -119,7 +123,10 @@ class XmcFastBackend(
             ngram_range=(1, int(params["ngram"])),
             calibrate=0.0 if params["model"] == "tree" else float(params["calibrate"]),
             n_jobs=jobs or None,
-        ).fit(texts, labels)
+        )
+        if boolean(params["keep_state"]) and params["model"] != "tree":
+            return classifier.fit(texts, labels, keep_state=True)
+        classifier.fit(texts, labels)
         if not classifier.calibrated or not boolean(params["refit"]):
             return classifier
         whole: TextClassifier = clone(classifier).set_params(calibrate=0.0).fit(texts, labels)
@@ -177,11 +184,10 @@ class XmcFastBackend(
 
     def _learn(self, corpus: Any, params: dict[str, Any]) -> None:
         self.initialize()
-        if not isinstance(self._model, TextClassifier):
-            raise NotSupportedException(f"learning needs vectorizer={OWN} in the project's configuration")
-        if not hasattr(self._model, "update"):
+        if getattr(self._model, "state_", None) is None:
+            needed = f"vectorizer={OWN} and keep_state=True"
             raise NotSupportedException(
-                "this version of xmc_fast cannot learn from new documents: train again"
+                f"learning needs {needed} in the project's configuration when it is trained"
             )
         rows = [(document.text, self._uris(document.subject_set)) for document in corpus.documents]
         model = self._model.update([text for text, _ in rows], [uris for _, uris in rows])
