@@ -21,6 +21,7 @@ LAYERS = [
     {
         "engine",
         "planner",
+        "tuning",
     },  # models take an engine as an argument (`_work.Engine`), they never import it
     {"plots", "nn", "serve", "annif"},
     {"cli", "__init__", "__main__"},

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
     from xmc_fast.planner import plan
     from xmc_fast.texts import TextClassifier
     from xmc_fast.tree import LabelTree
+    from xmc_fast.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -73,6 +74,7 @@ __all__ = [
     "text",
     "texts",
     "tree",
+    "tune",
 ]
 
 # The sub-module that defines a public name; the others are sub-modules themselves.
@@ -85,6 +87,7 @@ _DEFINED_IN = {
     "TextClassifier": "texts",
     "load": "_folder",
     "plan": "planner",
+    "tune": "tuning",
 }
 
 

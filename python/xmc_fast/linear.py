@@ -65,8 +65,8 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         Weights of smaller absolute value are dropped (DiSMEC's Δ); 0 keeps all.
     keep_top : int, optional
         Keep at most so many weights per label, the largest.
-    positive_weight : float, array of one per label, "balanced" or None
-        Cost c_i of the positives (None: 1; "balanced": #neg / #pos). Negatives cost 1.
+    positive_weight : float, array of one per label, "balanced", "balanced^0.5" or None
+        Cost c_i of the positives (None: 1; "balanced": #neg / #pos, or a power of that). Negatives cost 1.
     block_labels : int
         Labels of one block, the unit of storage and restart.
     solver : "auto", "dual" or "newton"
@@ -324,9 +324,12 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         params["random_state"] = model.params.get("seed", 0)
         if params.get("solver") == "l1":
             params["solver"] = "auto"
-        for name, allowed in (("init", _INITS), ("positive_weight", ("balanced",))):
-            if isinstance(params.get(name), str) and params[name] not in allowed:
-                del params[name]
+        if params.get("init") not in _INITS:
+            params.pop("init", None)
+        if not str(params.get("positive_weight", "")).startswith("balanced") and isinstance(
+            params.get("positive_weight"), str
+        ):
+            del params["positive_weight"]
         estimator = cls(**params)
         estimator.model_ = model
         estimator.n_features_in_, estimator.n_labels_ = model.n_features, model.n_labels
@@ -514,9 +517,13 @@ def _positive_cost(weight: Any, counts: npt.NDArray[np.int64], n: int) -> npt.ND
     if weight is None:
         return _NO_FLOATS
     if isinstance(weight, str):
-        if weight != "balanced":
-            raise ValueError(f"positive_weight must be numbers, 'balanced' or None, got {weight!r}")
-        return np.maximum((n - counts) / np.maximum(counts, 1), 1e-6).astype(np.float32)
+        name, power = (*weight.split("^"), "1")[:2]
+        if name != "balanced" or not power.replace(".", "", 1).isdecimal():
+            raise ValueError(
+                f"positive_weight must be numbers, 'balanced', 'balanced^0.5' or None, got {weight!r}"
+            )
+        ratio = np.maximum((n - counts) / np.maximum(counts, 1), 1e-6)
+        return (ratio ** float(power)).astype(np.float32)
     cost = np.broadcast_to(np.asarray(weight, np.float32), counts.shape) if np.ndim(weight) == 0 else None
     if cost is None:
         cost = np.asarray(weight, np.float32)
