@@ -1,0 +1,11 @@
+"""The tables of the pages on serving and on Annif."""
+
+from __future__ import annotations
+
+from bench.report.tables import Part
+
+LOAD = "python -m bench.speed.bench_serve MODEL --annif FOLDER PROJECT --annif-python PYTHON"
+PARTS = {
+    "serve": Part("serve", LOAD),
+    "annif": Part("annif"),
+}
