@@ -4,8 +4,8 @@
     python -m bench.report.pages --check      # only tell whether the pages agree with docs/results
 
 Pages are written by hand except for what stands between `<!-- NAME -->` and `<!-- end of NAME -->`: NAME is one of
-the PARTS of speed.py, declare.py, dst.py, mach.py, accuracy.py or serve.py. The benches save into bench/results (not in git);
-tables that a part is made of are copied to docs/results (in git), and every number of the pages is from there.
+the PARTS of speed.py, declare.py, dst.py, mach.py, accuracy.py or serve.py. The benches save into bench/results (not
+in git); tables that a part is made of are copied to docs/results (in git), and every number of the pages is from there.
 """
 
 from __future__ import annotations

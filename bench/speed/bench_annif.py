@@ -1,7 +1,7 @@
 """Documents per second of Annif projects, with and without making features of their texts.
 
-``python bench/speed/bench_annif.py CORPUS PROJECT ...`` in Annif's environment and in the folder of projects.cfg, after
-``xmc-fast-annif train``.
+``python -m bench.speed.bench_annif CORPUS PROJECT ...`` in Annif's environment and in the folder of projects.cfg (with
+the root of the repository on PYTHONPATH), after ``xmc-fast-annif train``.
 
 Batches of 32 documents, one thread, CPU time. "without tokenising" gives the backend the tf-idf rows of the documents,
 so that only its model works. Sizes are those of the files that a trained project needs.
