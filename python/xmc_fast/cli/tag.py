@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts (default: lines of standard input)")
     parser.add_argument("--file", nargs="+", default=[], metavar="FILE", help="files, each of them one text")
-    parser.add_argument("-k", type=positive, default=5, help="most labels per text (default 5)")
+    parser.add_argument("-k", type=positive, help="most labels per text (default: the model's rule, else 5)")
     parser.add_argument("--threshold", type=float, metavar="P", help="leave out labels of lower probability")
     parser.add_argument("--explain", action="store_true", help="show which words each label comes from")
     parser.add_argument("--html", metavar="FILE", help="write the explanations there, with the words marked")

@@ -77,6 +77,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="PATH", help="save the state of the training there and resume from it"
     )
     parser.add_argument(
+        "--decide",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="RULE",
+        help="how many labels a text gets: macro-f1, micro-f1, precision>=0.8 or a number (texts only)",
+    )
+    parser.add_argument(
         "--keep-state",
         action="store_true",
         help="keep what xmc-fast update needs beside the model (texts only)",
@@ -182,6 +188,7 @@ def train_texts(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[A
         options["calibrate"] = 0.0
     model = TextClassifier(**options)
     parts = {"label_range": args.labels, "checkpoint": args.checkpoint, "keep_state": args.keep_state}
+    parts["decide"] = args.decide
     with open_engine(args) as engine:
         model.fit(data.texts, labels_of(data), engine=engine, **parts)
     model.reading_ = {"text": data.text_columns, "label": data.label_column, "sep": data.sep}

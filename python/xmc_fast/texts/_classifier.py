@@ -18,6 +18,7 @@ from xmc_fast.linear import OneVsAll
 from xmc_fast.model import SparseModel
 from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
+from xmc_fast.texts._decide import CANDIDATES, Decision, check_rule, fit_decision
 from xmc_fast.texts._evaluation import Evaluation, evaluation
 from xmc_fast.texts._explain import Explanation, LabelDescription, PathExplanation, describe_label, explain
 from xmc_fast.texts._inputs import one_row, text_columns
@@ -97,6 +98,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     label_counts_: npt.NDArray[np.int64] | None
     reading_: dict[str, Any]
     state_: TextState | None = None
+    decision_: Decision | None = None
     update_: dict[str, Any]
     _feature_names: list[str] | None = None  # read when first needed
 
@@ -140,6 +142,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         checkpoint: Path | None = None,
         engine: Any = None,
         keep_state: bool = False,
+        decide: Any = None,
     ) -> TextClassifier:
         """Train.
 
@@ -159,7 +162,12 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             Train these labels only, by their order; `concat` joins the parts.
         checkpoint, engine, keep_state
             As in the model's ``fit`` (see `OneVsAll.fit`). `update` needs ``keep_state``.
+        decide : "macro-f1", "micro-f1", "precision>=0.8" or int, optional
+            How many labels `predict` gives when it is not told ``k``: a threshold per label or a common one,
+            chosen on the rows held out for probabilities, or so many labels. By default five.
         """
+        if decide is not None:
+            check_rule(decide)
         if not 0 <= self.calibrate < 1:
             raise ValueError(f"calibrate must be a share from 0 to below 1, got {self.calibrate!r}")
         columns = text_columns(texts)
@@ -210,6 +218,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         X_held = self.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
         if len(held_out):
             self._calibrate_rows(X_held, Y[held_out])
+        self.decision_ = None if decide is None else self._decide(decide, X_held, Y[held_out])
         self.state_ = None
         if keep_state:
             rows = train.astype(np.int64), held_out.astype(np.int64)
@@ -267,7 +276,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     def predict(
         self,
         texts: Any,
-        k: int = 5,
+        k: int | None = None,
         *,
         threshold: float | None = None,
         proba: bool | None = None,
@@ -280,8 +289,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         texts : list of str, Series, or frame
             As in `fit`. Missing values are empty texts. A list given to a model of several text columns is
             taken as the last column, the others as empty.
-        k : int
-            Most labels per text.
+        k : int, optional
+            Most labels per text. By default what the model's rule decides (see ``decide`` in `fit`), else 5.
         threshold : float, optional
             Leave out labels of a smaller probability (or score).
         proba : bool, optional
@@ -302,13 +311,19 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         return (frame if output == "frame" else suggestions)(top, self.label_names_)
 
     def predict_one(
-        self, text: Any, k: int = 5, *, threshold: float | None = None, proba: bool | None = None
+        self, text: Any, k: int | None = None, *, threshold: float | None = None, proba: bool | None = None
     ) -> list[Suggestion]:
         """The ``k`` best labels of one text (a str, or a dict of text columns), with little overhead."""
         row = one_row(self, text)
         if not len(row[0]):
             return []
-        ids, values = self.model_.predict_one(row, k, **self._proba(proba))
+        rule = self._rule(k, proba)
+        ids, values = self.model_.predict_one(
+            row, rule.k if rule else 5 if k is None else k, **self._proba(proba)
+        )
+        if rule is not None and len(rule.thresholds):
+            good = values >= (rule.thresholds[ids] if len(rule.thresholds) > 1 else rule.thresholds)
+            ids, values = ids[good], values[good]
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [
             Suggestion(self.label_names_[label], value)
@@ -387,6 +402,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     def load(cls, directory: Path, *, mmap: bool = True, verify: bool = False) -> TextClassifier:
         """Open what `save` wrote (`xmc_fast.load` opens it too)."""
         loaded: TextClassifier = _store.load(cls, directory, mmap, verify)
+        loaded.decision_ = Decision.read(pathlib.Path(directory))
         loaded.state_ = TextState.read(pathlib.Path(directory))
         return loaded
 
@@ -482,12 +498,27 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError("proba=True needs probabilities: train with calibrate above 0")
         return {"proba": True} if wanted else {}
 
-    def _top(self, X: sp.csr_matrix, k: int, threshold: float | None, proba: bool | None) -> sp.csr_matrix:
+    def _rule(self, k: int | None, proba: bool | None) -> Decision | None:
+        """The stored rule where it applies: ``k`` is not given and the values are those it was fitted on."""
+        rule = self.decision_ if k is None else None
+        return None if rule is None or (len(rule.thresholds) and proba is False) else rule
+
+    def _decide(self, rule: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> Decision:
+        """Fit a rule on held-out rows."""
+        top = self.model_.predict(X, CANDIDATES, proba=True) if self.calibrated and X.shape[0] else None
+        return fit_decision(rule, top, Y)
+
+    def _top(
+        self, X: sp.csr_matrix, k: int | None, threshold: float | None, proba: bool | None
+    ) -> sp.csr_matrix:
         """The best labels of rows; none where a row is empty."""
+        rule = self._rule(k, proba)
+        k = rule.k if rule else 5 if k is None else k
         options: dict[str, Any] = self._proba(proba)
         if hasattr(self.model_, "calibrate"):
             options["n_jobs"] = self.n_jobs
         top = self.model_.predict(X, k, **options)
+        top = top if rule is None else rule.keep(top)
         keep = np.repeat(np.diff(X.indptr) > 0, np.diff(top.indptr))
         if threshold is not None:
             keep &= top.data >= threshold

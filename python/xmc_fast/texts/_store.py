@@ -5,6 +5,7 @@
 ``vectorizer.json``          kind and parameters
 ``vectorizer.safetensors``   terms and idf
 ``labels.json``              label names and their frequencies
+``thresholds.safetensors``   how many labels a text gets, if that was decided
 ``state/``                   what an update starts from, if it was kept
 
 Folders of earlier versions hold the label blocks and the vectorizer side by side; `load` opens them too.
@@ -68,6 +69,8 @@ def save(classifier: Any, directory: str | os.PathLike[str], prepared: bool) -> 
         write_text(folder / "vectorizer.json", json.dumps(state, indent=1) + "\n")
         write_tensors(folder / "vectorizer.safetensors", arrays, {"kind": str(state["kind"])})
         write_text(folder / "labels.json", json.dumps(labels, ensure_ascii=False) + "\n")
+        if classifier.decision_ is not None:
+            classifier.decision_.write(folder)
         if classifier.state_ is not None:
             classifier.state_.write(folder)
         write_manifest(folder, KIND, manifest)

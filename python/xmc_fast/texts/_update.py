@@ -164,6 +164,10 @@ def update_texts(
     report |= {"trained": len(classifier.state_.rows), "held_out": len(classifier.state_.held_rows)}
     if len(classifier.state_.held_rows):
         classifier._calibrate_rows(classifier.state_.X_held, Y_held)
+    if classifier.decision_ is not None:
+        rule = classifier.decision_.rule
+        given = int(rule) if rule.isdecimal() else rule
+        classifier.decision_ = classifier._decide(given, classifier.state_.X_held, Y_held)
     return classifier
 
 
