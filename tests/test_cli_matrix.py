@@ -55,6 +55,10 @@ def write_rows(folder, form, source, rows):
     if form == "csv.gz":
         table(folder / "d.csv.gz", ";", opener=gzip.open)
         return [folder / "d.csv.gz"]
+    if form == "csv.zst":
+        name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+        table(folder / "d.csv.zst", ",", opener=pytest.importorskip(name).open)
+        return [folder / "d.csv.zst"]
     if form in ("folder", "glob"):
         table(folder / "1.csv", ",", slice(0, half))
         table(folder / "2.csv", ",", slice(half, None))
@@ -107,7 +111,7 @@ def write_rows(folder, form, source, rows):
     return [folder / "X_Xf.txt", folder / "X_Y.txt", "--format", "pair"]
 
 
-TEXT_FORMS = ["csv", "tsv", "csv.gz", "folder", "glob", "stdin", "jsonl", "jsonl ids"]
+TEXT_FORMS = ["csv", "tsv", "csv.gz", "csv.zst", "folder", "glob", "stdin", "jsonl", "jsonl ids"]
 TEXT_FORMS += ["text", "text ids", "text.xz", "parquet"]
 FEATURE_FORMS = ["xmc", "xmc.gz", "libsvm", "libsvm1", "npz", "pair"]
 
