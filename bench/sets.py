@@ -46,7 +46,7 @@ def read_texts(name: str, part: str) -> tuple[list[str], sp.csr_matrix]:
 
 
 def vectorizer_of(name: str) -> TfidfVectorizer:
-    """The vectorizer of a text set, fitted anew."""
+    """The vectorizer of a text set, fitted again."""
     return TfidfVectorizer(sublinear_tf=True, min_df=2).fit(read_texts(name, "train")[0])
 
 

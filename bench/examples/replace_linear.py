@@ -1,4 +1,4 @@
-"""Replace the output layer of somebody else's model: three lines, and what it does to memory.
+"""Replace the output layer of an existing model: three lines, and what it does to memory.
 
     python bench/examples/replace_linear.py [--labels 670091] [--fan-in 32]
 

@@ -184,7 +184,7 @@ def figures() -> dict[str, list[dict[str, Any]]]:
 
 
 def store(part: str, cells: Iterable[dict[str, Any]], key: tuple[str, ...]) -> None:
-    """Put figures into the file, each in the place of the one before with the same key."""
+    """Put figures into the file, each replaces the one before with the same key."""
     kept = figures()
     by_key = {tuple(cell[k] for k in key): cell for cell in (*kept.get(part, []), *cells)}
 

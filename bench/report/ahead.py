@@ -24,7 +24,7 @@ class Rivals:
     higher: tuple[str, ...] = ()
     ratios: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # rows that are nobody's method
+    left_out: tuple[str, ...] = ()  # rows that are no method of a package
 
 
 def cases(rows: Rows, rivals: Rivals) -> Iterator[tuple[dict[str, Any], Rows]]:

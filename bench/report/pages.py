@@ -25,7 +25,7 @@ MARK = re.compile(r"(<!-- ([\w-]+)(?:: [^\n]*)? -->)\n.*?(<!-- end of \2 -->)", 
 
 
 def filled(page: str, results: Results) -> str:
-    """The page with its marked parts written anew."""
+    """The page with its marked parts rewritten."""
 
     def part(match: re.Match[str]) -> str:
         if match[2] not in PARTS:

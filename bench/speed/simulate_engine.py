@@ -3,7 +3,7 @@
     python -m bench.speed.simulate_engine
 
 The cost of a label comes from the measured model of `xmc_fast.plan`, block by block along a power law; tasks are cut
-by the same function that cuts them in a run; each task reads X anew, a twentieth of the machines runs at half speed
+by the same function that cuts them in a run; each task reads X again, a twentieth of the machines runs at half speed
 and is relieved at the end, and machines die at random and come back. Prints a Markdown table.
 """
 

@@ -234,7 +234,7 @@ class Splitter {
   const LabelTreeOptions* options_;
   Gram gram_;
 
-  // the large node at hand
+  // the current large node
   const CsrView<>* V_ = nullptr;
   int threads_ = 1;
   std::vector<uint8_t> side_;                // per label

@@ -199,7 +199,7 @@ class CoverageState : public TableState<CoverageState, CoverageLabel> {
   std::vector<float> slope_;
 };
 
-// The counts t and q, for metrics whose gains are computed anew for every candidate.
+// The counts t and q, for metrics whose gains are recomputed for every candidate.
 class Counts {
  public:
   static constexpr bool kTable = false;

@@ -87,7 +87,7 @@ bool grad_features_plain(float* gx, const Index* list, const float* w, const flo
       fetch_weights(w, fan_in);
       fetch_lists(list, fan_in);
       for (int r = 0; r < kLine; r += 16) prefetch_far(g + 64 * g_stride + r);
-      prefetch_far(g + 64 * g_stride + kLine - 1);  // a matrix of somebody else need not start at a line
+      prefetch_far(g + 64 * g_stride + kLine - 1);  // g may start inside a cache line
     }
     if (far && l + 1 < labels) {
       grad_features_one<kLine, true>(gx, list, w, g, fan_in);

@@ -31,7 +31,7 @@ enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
 
 inline constexpr int64_t kMaxFeatures = int64_t{1} << 26;
 
-// How a matrix with a row for each batch row lies in memory: row after row as torch likes it, or column after
+// How a matrix with a row for each batch row lies in memory: row after row as torch's default, or column after
 // column, (features, batch) or (labels, batch), which spares the passes a transposition.
 enum class Order : int { rows = 0, columns = 1 };
 

@@ -22,7 +22,7 @@ struct Lists {
 inline constexpr int kNarrow = 16;  // rows of a narrow tile: a cache line
 inline constexpr int kLanes = 16;   // labels side by side in FaninConvert::lanes
 
-// A copy of a block of g that a kernel makes on the side: while it works on one block it copies the next, a line
+// A copy of a block of g that a kernel makes meanwhile: while it works on one block it copies the next, a line
 // of kLanes floats every few multiply-adds, so that memory and arithmetic overlap.
 //
 //   g      row r      | line 0 | line 1 | .. | line `lines` - 1 | next block ..
@@ -116,7 +116,7 @@ struct FaninBackward {
                        const uint8_t* active, int64_t tiles, int64_t labels, int64_t fan_in, int64_t group,
                        int64_t features, float* gw, float* gbias);
   // Both for groups of a multiple of 16 and a gradient in FaninConvert::lanes, all labels active. x and gx
-  // have a tile for every kTile of the rows, x_stride floats apart. `copy` is advanced on the side.
+  // have a tile for every kTile of the rows, x_stride floats apart. `copy` is advanced meanwhile.
   void (*grad_features_rows)(float* gx, int64_t x_stride, Lists lists, const float* w, const float* g,
                              int64_t rows, int64_t labels, int64_t fan_in, int64_t group, bool far,
                              LaneCopy* copy);

@@ -10,7 +10,7 @@ inline constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 // Memory
 inline constexpr int64_t kStreamBytes =
-    8 * kMiB;                                   // larger results go past the caches: nobody finds them there
+    8 * kMiB;                                   // larger results bypass the caches: they would not stay there
 inline constexpr int64_t kFarTileBytes = kMiB;  // larger tiles of x do not stay in L2: lines are prefetched
 inline constexpr int64_t kStayWeights = 256 * kKiB;  // weights (1 MiB) that a narrow, far tile works through
 inline constexpr int64_t kWeightsAhead = 2048;       // weights and indices prefetched so many elements ahead

@@ -1,4 +1,4 @@
-"""DECLARE with ridge regression in the place of the network."""
+"""DECLARE with ridge regression instead of the network."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def neighbour_pairs(
     columns: list[Any] = [np.arange(n)]
     shared: list[Any] = [own]
     for start in range(0, n, block_rows):
-        # y_i · y_j summed over the labels of row i: recovery with the labels in the place of neighbours.
+        # y_i · y_j summed over the labels of row i: recovery with the labels instead of neighbours.
         part = counts[start : start + block_rows]
         ids = np.full((len(part), int(part.max(initial=1))), -1, np.int32)
         ids[np.arange(ids.shape[1]) < part[:, None]] = y.indices[

@@ -31,7 +31,7 @@ def compress(
     ``compression`` is "svd" (all similarities between rows, see `truncated_svd`) or "neighbour" (those of near
     rows above all, see `neighbour_embedding`). ``label_scaling`` scales the rows of Y before: "length" to length one,
     "sum" to sum one, "none" not at all. With "length" the inner products that Z keeps are the cosines of two rows'
-    labels, in the place of the number of labels that they share.
+    labels, instead of the number of labels that they share.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class LabelRecovery:
         if similarity == "cosine":
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             # Rows whose labels the compression lost are rounding noise, mostly along the first direction:
-            # scaled up they would be everybody's neighbours.
+            # scaled up they would be neighbours of every row.
             shortest = max(LOST * float(lengths.max(initial=0)), np.finfo(np.float32).tiny)
             rows = rows / np.maximum(lengths, shortest)
         self.index: Any = knn.InnerProductIndex(rows) if search == "exact" else knn.FaissIndex(rows)

@@ -148,7 +148,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        chunks : function that gives (X, Y) piece by piece, anew in each call
+        chunks : function that gives (X, Y) piece by piece, from the start in each call
             For example ``lambda: xmc_fast.data.iter_xmc(path)``. X and Y as in `fit`.
         n_features, n_labels : D and L, columns of each X and Y (class ids are below L)
         passes : times the data are read

@@ -1,6 +1,6 @@
 """Folders of a Mach model: a manifest (parameters) and one model folder per repetition.
 
-A checkpoint has ``mach.json`` in the place of the manifest, with the fingerprint of its data.
+A checkpoint has ``mach.json`` instead of the manifest, with the fingerprint of its data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network with one hidden layer on sparse rows: MACH's base learner where torch is at hand."""
+"""A network with one hidden layer on sparse rows: MACH's base learner where torch is installed."""
 
 from __future__ import annotations
 

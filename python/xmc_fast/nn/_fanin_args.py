@@ -37,7 +37,7 @@ class LossCall(NamedTuple):
 def index_dtype(features: int) -> torch.dtype:
     """int16 as long as 16 bits can name every feature, else int32.
 
-    A 16-bit index is unsigned, whatever torch thinks: feature 40,000 is stored as 40,000 - 65,536. (torch has
+    A 16-bit index is unsigned, although torch's type is signed: feature 40,000 is stored as 40,000 - 65,536. (torch has
     uint16, too, but cannot index with it, pickle it, or send it to other processes.)
     """
     return torch.int16 if features <= 65536 else torch.int32

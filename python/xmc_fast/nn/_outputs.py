@@ -1,4 +1,4 @@
-"""Output layers of a classifier under one roof: fixed fan-in and what it is compared with.
+"""Output layers of a classifier with one interface: fixed fan-in and what it is compared with.
 
 =============  ============================================================  ==================================
 kind           layer                                                         weights
@@ -96,8 +96,8 @@ def make_output(
     dtype: torch.dtype = torch.float32,
 ) -> nn.Module:
     """An output layer whose labels all start as "no": weights 0 and bias -1, where no negative has a squared
-    hinge loss. Random weights would make half of all negatives violate their margin, and the units before the
-    layer die of it.
+    hinge loss. Random weights would make half of all negatives violate their margin; the ReLU units before the
+    layer then stop reacting to any row.
     """
     if kind not in KINDS:
         raise ValueError(f"output must be one of {tuple(KINDS)}, got {kind!r}")

@@ -33,7 +33,7 @@ class FixedFanInLinear(nn.Module):
         Outputs that share an index list.
     bias : bool
     labels_first : bool
-        The output, (batch, out_features) as ever, then lies in memory as (out_features, batch), the order in
+        The output, (batch, out_features) as always, then lies in memory as (out_features, batch), the order in
         which it is computed. Good for losses that work element by element, whose gradient keeps that order;
         not for those that run along a row, such as softmax.
     random_state : int

@@ -1,4 +1,4 @@
-"""Dynamic sparse training: every so often the weak connections of a sparse layer give way to new ones.
+"""Dynamic sparse training: at intervals, the weak connections of a sparse layer are replaced by new ones.
 
 Each index list loses connections by one rule and gets as many new ones by another:
 
@@ -158,7 +158,7 @@ class Rewire(Callback):
         last = self.stop * total_steps
         return 0.5 * (1 + math.cos(math.pi * min(step / last, 1.0))) if last else 0.0
 
-    # ---- a loop of one's own
+    # ---- for a training loop of your own
 
     def before_step(self, model: nn.Module, step: int, total_steps: int) -> None:
         """To call before the forward pass of step number ``step`` (from 0)."""
