@@ -334,7 +334,7 @@ def test_save_load_pickle_and_copy(demo, fitted, tmp_path):
         assert other.label_names_ == fitted.label_names_
         assert other.feature_names_ == fitted.feature_names_
         assert other.model_.label_names == fitted.label_names_
-    loaded.save(tmp_path / "m", prepared=True)
+    loaded.save(tmp_path / "m")
     assert TextClassifier.load(tmp_path / "m").predict(demo[2]) == expected
     assert fitted.nbytes == fitted.model_.nbytes
 

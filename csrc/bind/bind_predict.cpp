@@ -20,7 +20,6 @@ struct StoredAs<T> {
   using Number = typename T::Number;
 };
 
-// A layout, and the Python arrays that it reads if it came from a file.
 class PredictLayout {
  public:
   static PredictLayout build(
@@ -32,21 +31,8 @@ class PredictLayout {
       std::visit([&, first = first_label](const auto& w) { parts.push_back({first, w.view}); }, weights);
     }
     py::gil_scoped_release nogil;
-    return {Layout::build(labels, columns, parts, min_density.value_or(Layout::kMinDensity), threads), {}};
-  }
-
-  static PredictLayout open(int64_t labels, int64_t columns, const py::dict& arrays) {
-    LayoutArrays<ArrayView> views(labels, columns, py::cast<Array<int64_t>>(arrays["block"]).at(0));
-    std::vector<py::array> keep;
-    views.for_each([&]<class T>(const char* name, ArrayView<T>& view) {
-      using Number = typename StoredAs<T>::Number;
-      auto numbers = py::cast<Array<Number>>(arrays[name]);
-      view = {
-          reinterpret_cast<const T*>(numbers.data()),
-          numbers.size() * static_cast<py::ssize_t>(sizeof(Number)) / static_cast<py::ssize_t>(sizeof(T))};
-      keep.push_back(std::move(numbers));
-    });
-    return {Layout::open(views), std::move(keep)};
+    return PredictLayout(
+        Layout::build(labels, columns, parts, min_density.value_or(Layout::kMinDensity), threads));
   }
 
   // Views by name; they keep the layout alive.
@@ -89,10 +75,8 @@ class PredictLayout {
   }
 
  private:
-  PredictLayout(Layout layout, std::vector<py::array> keep)
-      : layout_(std::move(layout)), keep_(std::move(keep)) {}
+  explicit PredictLayout(Layout layout) : layout_(std::move(layout)) {}
   Layout layout_;
-  std::vector<py::array> keep_;
 };
 
 py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>, py::array_t<int32_t>> merge(
@@ -113,12 +97,14 @@ py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>, py::array_t<int32_t>
 
 }  // namespace
 
+void bind_packed(py::module_& m);  // bind_packed.cpp
+
 void bind_predict(py::module_& m) {
+  bind_packed(m);
   m.def("merge_topk", &merge, py::arg("lists"), py::arg("k"), py::arg("threads"));
   py::class_<PredictLayout>(m, "PredictLayout")
       .def_static("build", &PredictLayout::build, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
                   py::arg("min_density"), py::arg("threads"))
-      .def_static("open", &PredictLayout::open, py::arg("labels"), py::arg("columns"), py::arg("arrays"))
       .def("arrays", &PredictLayout::arrays)
       .def("topk", &PredictLayout::topk, py::arg("x"), py::arg("normalize"), py::arg("bias"),
            py::arg("scale").noconvert(), py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));

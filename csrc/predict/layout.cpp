@@ -335,28 +335,6 @@ void LayoutBuilder::sort_outliers() {
   outliers_.clear();
 }
 
-bool fit_together(const LayoutArrays<ArrayView>& a) {
-  if (a.block <= 0 || a.block % kTile) return false;
-  bool fit = a.label.size == a.labels && a.parts.size == a.blocks() &&
-             a.entry.size == a.blocks() * a.columns && a.byte.size == a.cell.size * kTile &&
-             a.out_ptr.size > 0;
-  for (const auto* of_place : {&a.step, &a.error, &a.spread, &a.norm}) {
-    fit = fit && of_place->size == a.tiles() * kTile;
-  }
-  int64_t cells = 0, heavy = 0, slots = 0;
-  for (int64_t b = 0; fit && b < a.blocks(); ++b) {
-    const LayoutBlock& part = a.parts[b];
-    fit = part.first_cell == cells && part.first_heavy == heavy && part.first_slot == slots &&
-          0 <= part.n_heavy && part.n_heavy <= part.n_dense && 0 <= part.first_posting &&
-          part.first_posting <= a.posting.size;
-    cells += a.tiles_of(b) * part.n_dense;
-    heavy += a.tiles_of(b) * part.n_heavy * kTile;
-    slots += part.n_dense;
-  }
-  return fit && a.cell.size == cells && a.heavy.size == heavy && a.out_ptr.size == slots + 1 &&
-         a.out_ptr[slots] + 1 == a.outlier.size;
-}
-
 }  // namespace
 
 Layout::Layout(const LayoutArrays<ArrayView>& arrays)
@@ -367,11 +345,6 @@ Layout::Layout(const LayoutArrays<ArrayView>& arrays)
                                      largest(arrays.norm + t * kTile)};
   }
   view_.most = most_.data();
-}
-
-Layout Layout::open(const LayoutArrays<ArrayView>& arrays) {
-  if (!fit_together(arrays)) throw std::invalid_argument("the arrays of the layout do not fit together");
-  return Layout(arrays);
 }
 
 Layout Layout::build(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks,

@@ -61,7 +61,7 @@ inline constexpr int64_t byte_place(int64_t lane) {
   return lane % 16 / 4 * 16 + lane / 16 * 4 + lane % 4;
 }
 
-// `Number` is the type a struct is stored as in files: a Posting is three numbers of 16 bits, a Cell two and
+// `Number` is the type a struct is seen as in Python: a Posting is three numbers of 16 bits, a Cell two and
 // a LayoutBlock six of 64.
 struct Posting {
   using Number = uint16_t;
@@ -133,7 +133,7 @@ struct LayoutArrays {
   Array<int32_t> out_ptr;  // slots of all blocks + 1
   Array<Posting> outlier;
 
-  // Calls fn(name, array) for each: the only list of the arrays, their names are those in files.
+  // Calls fn(name, array) for each: the only list of the arrays, their names are those in Python.
   template <class Fn>
   void for_each(Fn&& fn) {
     fn("label", label), fn("parts", parts), fn("entry", entry), fn("cell", cell), fn("weight", weight);
@@ -164,14 +164,12 @@ struct LabelBlock {
   std::variant<CsrView<int32_t>, CsrView<uint16_t>> rows;
 };
 
-// A layout ready to predict. It owns what build() made; arrays given to open() must outlive it.
+// A layout ready to predict.
 class Layout {
  public:
   // `blocks` in label order. A column is dense in a block from the density `min_density` on.
   static Layout build(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks,
                       double min_density, int threads);
-  // Throws std::invalid_argument unless the arrays fit together.
-  static Layout open(const LayoutArrays<ArrayView>& arrays);
   static constexpr double kMinDensity = 1.0 / 16;  // tuned, see layout.cpp
 
   const LayoutView& view() const { return view_; }

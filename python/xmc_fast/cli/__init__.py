@@ -17,7 +17,7 @@ from xmc_fast.cli._common import Output, UsageError, note
 
 COMMANDS = (
     *("demo", "train", "tag", "predict", "evaluate", "explain"),
-    *("update", "tune", "info", "convert", "plot", "merge", "status", "serve"),
+    *("update", "tune", "info", "compress", "convert", "plot", "merge", "status", "serve"),
 )
 
 

@@ -24,7 +24,7 @@ class _Shards(Work):
     block_size = 1 << 30  # one at a time
 
     def __init__(self, model: Any, k: int, proba: bool, cuts: list[int]) -> None:
-        self.source = model.folder
+        self.source = _blocks_folder(model)
         self.settings = {"bias": model.bias, "normalize": model.normalize}
         self.k, self.proba, self.cuts = k, proba, cuts
         self.first = [model.blocks[b].first_label for b in cuts[:-1]] + [model.n_labels]
@@ -78,7 +78,7 @@ def predict(
         if model.calibration is None:
             raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
         arrays |= {"scale": model.calibration.scale, "shift": model.calibration.shift}
-    if model.folder is None:
+    if _blocks_folder(model) is None:
         arrays["first_label"] = np.array([block.first_label for block in model.blocks], np.int64)
         for number, block in enumerate(model.blocks):
             arrays |= {f"{part}.{number}": getattr(block, part) for part in ("indptr", "indices", "data")}
@@ -89,6 +89,11 @@ def predict(
     cost = [float(weights[a:b].sum()) for a, b in itertools.pairwise(cuts)]
     run(engine, work, arrays, range(len(cost)), cost, n_jobs=n_jobs, on_block=lists.__setitem__)
     return merge_topk([lists[s] for s in range(len(cost))], k, first_labels=work.first[:-1], n_jobs=n_jobs)
+
+
+def _blocks_folder(model: Any) -> Any:
+    """Where workers can map the model's blocks; None: nowhere."""
+    return None if model.compressed else model.folder
 
 
 def shard_cuts(weights: Any) -> list[int]:

@@ -130,6 +130,10 @@ def read_calibration(path: Path) -> Calibration:
     tensors, metadata = read_tensors(path, map_file=False, verify=True)
     try:
         common = float(metadata["global_scale"]), float(metadata["global_shift"])
-        return Calibration(tensors["scale"], tensors["shift"], *common)
+        scale, shift = tensors["scale"], tensors["shift"]
+        for array in (scale, shift):
+            if array.dtype != np.float32 or array.shape != (scale.size,) or not np.isfinite(array).all():
+                raise ValueError("scale or shift")
+        return Calibration(scale, shift, *common)
     except (KeyError, ValueError) as error:
         raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None

@@ -15,7 +15,6 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast.model._storage import Block
 
 TILE = 64
-FORMAT = "tiles of 64, bytes, labels by size"  # of a layout on disk; one of another format is built anew
 NONE = np.empty(0, np.float32)
 
 
@@ -35,9 +34,9 @@ def build_layout(
     return _core.PredictLayout.build(n_labels, n_columns, parts, min_density, resolve_threads(n_jobs))
 
 
-def in_layout(values: npt.NDArray[np.float32], layout: _core.PredictLayout) -> npt.NDArray[np.float32]:
-    """Per-label values in the layout's order, zero-padded to whole tiles."""
-    return np.concatenate([values[layout.arrays()["label"]], np.zeros(-len(values) % TILE, np.float32)])
+def in_layout(values: npt.NDArray[np.float32], order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """Per-label values in the order of a layout, zero-padded to whole tiles."""
+    return np.concatenate([values[order], np.zeros(-len(values) % TILE, np.float32)])
 
 
 def one_row(x: Any, n_features: int) -> Csr:

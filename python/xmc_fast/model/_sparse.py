@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,24 +13,16 @@ import scipy.sparse as sp
 
 from xmc_fast import _core, _folder
 from xmc_fast._arrays import Csr, features, labels, to_scipy
-from xmc_fast._files import write_text
-from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
 from xmc_fast._work import check_engine
-from xmc_fast.model import _storage
-from xmc_fast.model._calibrate import (
-    Calibration,
-    fit_calibration,
-    is_relevant,
-    read_calibration,
-    sigmoid,
-    write_calibration,
-)
-from xmc_fast.model._predict import FORMAT, NONE, build_layout, in_layout, one_row, top_csr
-from xmc_fast.model._storage import Block
-from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
-
-_NAMES = ("feature_names", "label_names")
+from xmc_fast.model._calibrate import Calibration, fit_calibration, is_relevant, sigmoid
+from xmc_fast.model._compress import compress
+from xmc_fast.model._concat import concat
+from xmc_fast.model._files import load_model, write_model
+from xmc_fast.model._names import ROLES, check_names, read_names
+from xmc_fast.model._packed import Packed
+from xmc_fast.model._predict import NONE, build_layout, in_layout, one_row, top_csr
+from xmc_fast.model._storage import Block, check_blocks, joined
 
 
 class SparseModel:
@@ -42,7 +33,7 @@ class SparseModel:
 
     Parameters
     ----------
-    weights : scipy sparse matrix or Block, or a list of them
+    weights : scipy sparse matrix or Block, or a list of them, or another model's ``weights``
         n_labels x n_columns, n_columns = n_features (+ 1 with a bias: the last column is its weight). A list
         holds consecutive labels.
     bias : float, optional
@@ -73,56 +64,61 @@ class SparseModel:
         feature_names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
     ) -> None:
-        parts = list(weights) if isinstance(weights, (list, tuple)) else [weights]
-        if not parts:
-            raise ValueError("weights must hold at least one block, got an empty list")
-        self.blocks: list[Block] = []
-        first = 0
-        for part in parts:
-            block = part if isinstance(part, Block) else Block.from_csr(part, first)
-            if block.first_label != first:
-                raise ValueError(f"a block starts at label {block.first_label}, expected {first}")
-            if block.n_columns != parts_columns(parts):
-                raise ValueError(
-                    f"a block has {block.n_columns} columns, the first one has {parts_columns(parts)}"
-                )
-            self.blocks.append(block)
-            first += block.n_labels
+        self.weights: Packed | list[Block] = weights if isinstance(weights, Packed) else joined(weights)
         self.bias = None if bias is None else float(bias)
         if self.bias is not None and not np.isfinite(self.bias):
             raise ValueError(f"bias must be finite, got {bias}")
         self.normalize = bool(normalize)
         self.params = dict(params or {})
-        self.n_labels = first
-        self.n_columns = self.blocks[0].n_columns
+        parts = [self.weights] if isinstance(self.weights, Packed) else self.weights
+        self.n_labels = sum(part.n_labels for part in parts)
+        self.n_columns = parts[0].n_columns
         self.n_features = self.n_columns - (self.bias is not None)
         if self.n_features < 0:
             raise ValueError("weights have no column for the bias")
         self.folder: Path | None = None  # it was loaded from there
-        self._layout: _core.PredictLayout | None = None  # made by prepare()
-        self._stored: Tensors | None = None  # a layout's arrays on disk
+        self._layout: _core.PredictLayout | None = None  # made at the first predict, unless compressed
+        self._blocks: list[Block] | None = None  # checked, or unpacked
         self._calibration: Calibration | None = None
         self._padded: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
         self._names: dict[str, list[str] | Path | None] = {
-            "feature_names": _check_names("feature_names", feature_names, self.n_features),
-            "label_names": _check_names("label_names", label_names, self.n_labels),
+            "feature_names": check_names("feature_names", feature_names, self.n_features),
+            "label_names": check_names("label_names", label_names, self.n_labels),
         }
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the prediction layout, which is built anew where it is needed."""
-        names = {role: getattr(self, role) for role in _NAMES}
-        return {**self.__dict__, "_names": names, "_layout": None, "_stored": None, "_padded": None}
+        names = {role: getattr(self, role) for role in ROLES}
+        return {**self.__dict__, "_names": names, "_layout": None, "_blocks": None, "_padded": None}
 
     def __repr__(self) -> str:
         return (
             f"SparseModel(n_labels={self.n_labels}, n_features={self.n_features}, nnz={self.nnz},"
-            f" bias={self.bias}, normalize={self.normalize}, blocks={len(self.blocks)})"
+            f" bias={self.bias}, normalize={self.normalize}, compressed={self.compressed})"
         )
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the weights are in the small form (see `compress`)."""
+        return isinstance(self.weights, Packed)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The weights as blocks of labels. Those of a compressed model are unpacked on first use and kept."""
+        if self._blocks is None:
+            if isinstance(self.weights, Packed):
+                self._blocks = self.weights.blocks()
+            else:
+                check_blocks(self.weights)
+                self._blocks = self.weights
+        return self._blocks
 
     @property
     def nnz(self) -> int:
         """Number of stored weights."""
-        return sum(block.nnz for block in self.blocks)
+        if isinstance(self.weights, Packed):
+            return self.weights.nnz
+        return sum(block.nnz for block in self.weights)
 
     @property
     def density(self) -> float:
@@ -132,12 +128,14 @@ class SparseModel:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights in memory (mapped or not)."""
-        return sum(block.nbytes for block in self.blocks)
+        if isinstance(self.weights, Packed):
+            return self.weights.nbytes
+        return sum(block.nbytes for block in self.weights)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type the weights are stored in: float32 or float16."""
-        return np.dtype(self.blocks[0].data.dtype)
+        """Type the weights are stored in: float32, float16, or uint8 of a compressed model."""
+        return np.dtype(np.uint8 if isinstance(self.weights, Packed) else self.weights[0].data.dtype)
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -194,46 +192,62 @@ class SparseModel:
     @staticmethod
     def concat(models: Sequence[SparseModel]) -> SparseModel:
         """One model with the labels of several, in order (shards of labels trained apart)."""
-        if not models:
-            raise ValueError("models must hold at least one model, got none")
-        first = models[0]
-        blocks = []
-        start = 0
-        for position, model in enumerate(models):
-            for name in ("n_features", "bias", "normalize"):
-                if getattr(model, name) != getattr(first, name):
-                    raise ValueError(
-                        f"models[{position}] has {name}={getattr(model, name)},"
-                        f" models[0] has {getattr(first, name)}"
-                    )
-            for b in model.blocks:
-                blocks.append(Block(b.first_label + start, b.n_columns, b.indptr, b.indices, b.data))
-            start += model.n_labels
-        names = [model.label_names for model in models]
-        known = [name for part in names if part is not None for name in part]
-        return SparseModel(
-            blocks,
-            bias=first.bias,
-            normalize=first.normalize,
-            params=first.params,
-            feature_names=first.feature_names,
-            label_names=known if None not in names else None,
-        )
+        model: SparseModel = concat(models)
+        return model
 
-    def save(self, directory: str | os.PathLike[str], *, prepared: bool = False) -> None:
-        """Write the model as a folder (docs/howto/file_format.md); an older model there is replaced.
+    def compress(
+        self,
+        X: Any = None,
+        Y: Any = None,
+        *,
+        max_loss: float = 0.1,
+        delta: float | None = None,
+        max_bytes: int | None = None,
+        n_jobs: int | None = None,
+    ) -> SparseModel:
+        """The model in the small form: fewer weights, one byte each, predicting as it is stored.
 
-        ``prepared`` also stores the prediction layout: then a process that maps the model predicts at once,
-        from pages it shares with others, at the price of a folder two to three times as large.
+        Weights are pruned at a threshold and rounded to 255 values. The threshold is ``delta`` if given; else
+        with ``max_bytes`` the smallest one whose weights fit; else with held-out rows the largest one that costs
+        at most ``max_loss``; else 0.05.
+
+        Parameters
+        ----------
+        X, Y : n x n_features, n x n_labels, optional
+            Rows the model was not trained on, and their relevant labels.
+        max_loss : float
+            Points (of 100) that P@1, P@3 and P@5 may each lose on these rows.
+        delta : float, optional
+            Weights of smaller absolute value are dropped; the bias stays.
+        max_bytes : int, optional
+            The weights take at most so many bytes.
+
+        Returns
+        -------
+        A new model. Its scores are other ones: a calibration is fitted anew on held-out rows, else it is dropped.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp
+        >>> model = SparseModel(sp.csr_matrix(np.array([[1.0, 0.01], [0.5, 2.0]])))
+        >>> small = model.compress()
+        >>> small.nnz, small.to_csr().toarray()
+        (3, array([[1. , 0. ], [0.5, 2. ]], dtype=float32))
         """
+        small: SparseModel = compress(
+            self, X, Y, max_loss=max_loss, delta=delta, max_bytes=max_bytes, n_jobs=n_jobs
+        )
+        return small
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write the model as a folder (docs/howto/file_format.md); an older model there is replaced."""
         with _folder.replace_folder(directory) as folder:
-            self.write(folder, prepared=prepared)
+            self.write(folder)
 
     def write(
         self,
         folder: Path,
         *,
-        prepared: bool = False,
         feature_names: Sequence[str] | None = None,
         files: dict[str, str] | None = None,
         kind: str = "sparse_model",
@@ -243,31 +257,7 @@ class SparseModel:
         ``feature_names`` replaces the model's; ``files`` (role -> name) are other files already there; ``kind``
         is what `xmc_fast.load` opens the folder as.
         """
-        for index, block in enumerate(self.blocks):
-            _storage.write_block(folder, index, block.first_label, block)
-        files = dict(files or {})
-        given = {"feature_names": feature_names}
-        for role in _NAMES:
-            names = getattr(self, role) if given.get(role) is None else given[role]
-            if names is not None:
-                files[role] = f"{role}.json"
-                write_text(folder / files[role], json.dumps(names, ensure_ascii=False))
-        if self._calibration is not None:
-            files["calibration"] = "calibration.safetensors"
-            write_calibration(folder / files["calibration"], self._calibration)
-        if prepared:
-            files["layout"] = "layout.safetensors"
-            write_tensors(folder / files["layout"], self._prepared(None).arrays(), {"format": FORMAT})
-        _storage.write_manifest(
-            folder,
-            bias=self.bias,
-            normalize=self.normalize,
-            params=self.params,
-            n_columns=self.n_columns,
-            n_labels=self.n_labels,
-            files=files,
-            kind=kind,
-        )
+        write_model(self, folder, feature_names=feature_names, files=files, kind=kind)
 
     @classmethod
     def load(
@@ -282,41 +272,28 @@ class SparseModel:
         mmap : bool
             Map the weights instead of reading them: opens at once, processes share the pages.
         verify : bool
-            Read every byte and check it. Missing and truncated files are noticed in any case.
+            Read every byte and check it. Missing and truncated files are noticed in any case, and so is what
+            could make prediction read wrong memory: when opened, or where all weights must be read for it, at
+            their first use.
         """
-        folder = Path(directory)
-        manifest = _storage.read_manifest(folder)
-        blocks = _storage.read_blocks(folder, manifest, mmap=mmap, verify=verify)
-        model = cls(blocks, bias=manifest["bias"], normalize=manifest["normalize"], params=manifest["params"])
-        model.folder = folder.absolute()
-        for name in ("n_labels", "n_features"):
-            if getattr(model, name) != manifest[name]:
-                raise ModelFormatError(
-                    f"{folder / _folder.MANIFEST}: damaged, {name} is {manifest[name]},"
-                    f" the blocks hold {getattr(model, name)}"
-                )
-        files = manifest["files"]
-        if "calibration" in files:
-            model.calibration = read_calibration(folder / files["calibration"])
-        if "layout" in files:
-            tensors, metadata = read_tensors(folder / files["layout"], map_file=mmap, verify=verify)
-            model._stored = tensors if metadata.get("format") == FORMAT else None
-        for role in _NAMES:
-            if role in files:
-                model._names[role] = folder / files[role]
+        model: SparseModel = load_model(cls, directory, mmap=mmap, verify=verify)
+        if verify:
+            model.blocks  # noqa: B018  checked here and not at the first use
         return model
 
     def prepare(self, *, n_jobs: int | None = None) -> SparseModel:
-        """Build the prediction layout now instead of at the first `predict`; returns the model."""
+        """Build the prediction layout now instead of at the first `predict`; returns the model.
+
+        A compressed model needs none.
+        """
         self._prepared(n_jobs)
         return self
 
-    def _prepared(self, n_jobs: int | None) -> _core.PredictLayout:
+    def _prepared(self, n_jobs: int | None) -> _core.PredictLayout | _core.PackedModel:
+        if isinstance(self.weights, Packed):
+            return self.weights.opened
         if self._layout is None:
-            if self._stored is None:
-                self._layout = build_layout(self.blocks, self.n_labels, self.n_columns, n_jobs)
-            else:
-                self._layout = _core.PredictLayout.open(self.n_labels, self.n_columns, self._stored)
+            self._layout = build_layout(self.blocks, self.n_labels, self.n_columns, n_jobs)
         return self._layout
 
     def predict(
@@ -375,7 +352,7 @@ class SparseModel:
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
         layout = self._prepared(threads)
-        scale, shift = self._calibration_arrays(layout) if proba else (NONE, NONE)
+        scale, shift = self._calibration_arrays() if proba else (NONE, NONE)
         ids, scores = layout.topk(x, self.normalize, self.bias, scale, shift, int(k), threads)
         return ids, (sigmoid(scores) if proba else scores)
 
@@ -423,53 +400,39 @@ class SparseModel:
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
-        if calibration is not None and len(calibration.scale) != self.n_labels:
+        if calibration is not None and not len(calibration.scale) == len(calibration.shift) == self.n_labels:
             raise ValueError(
                 f"calibration is for {len(calibration.scale)} labels, the model has {self.n_labels}"
             )
         self._calibration = calibration
         self._padded = None
 
-    def _calibration_arrays(
-        self, layout: _core.PredictLayout
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def _calibration_arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         if self._calibration is None:
             raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
         if self._padded is None:
+            form = self.weights if isinstance(self.weights, Packed) else self._layout
+            order = {} if form is None else form.arrays if isinstance(form, Packed) else form.arrays()
             both = self._calibration.scale, self._calibration.shift
-            self._padded = in_layout(both[0], layout), in_layout(both[1], layout)
+            self._padded = in_layout(both[0], order["label"]), in_layout(both[1], order["label"])
         return self._padded
 
     def _always(self) -> int:
         """The column that pruning leaves alone, -1: none."""
         return -1 if self.bias is None else self.n_columns - 1
 
-    def _with(self, blocks: list[Block]) -> SparseModel:
+    def _with(self, weights: list[Block] | Packed) -> SparseModel:
         """This model with other weights."""
-        model = SparseModel(blocks, bias=self.bias, normalize=self.normalize, params=self.params)
+        model = SparseModel(weights, bias=self.bias, normalize=self.normalize, params=self.params)
         model._names = dict(self._names)
         return model
+
+    def set_names_file(self, role: str, path: Path) -> None:
+        """Where the names of a role ("feature_names" or "label_names") are, for their first use."""
+        self._names[role] = path
 
     def _read_names(self, role: str, expected: int) -> list[str] | None:
         names = self._names[role]
         if isinstance(names, Path):
-            try:
-                names = _check_names(role, json.loads(names.read_text(encoding="utf-8")), expected)
-            except (OSError, ValueError) as error:
-                raise ModelFormatError(f"{names}: missing or damaged ({error})") from None
-            self._names[role] = names
+            names = self._names[role] = read_names(names, role, expected)
         return names
-
-
-def parts_columns(parts: Sequence[Any]) -> int:
-    first = parts[0]
-    return int(first.n_columns if isinstance(first, Block) else first.shape[1])
-
-
-def _check_names(role: str, names: Any, expected: int) -> list[str] | None:
-    if names is None:
-        return None
-    result = [str(name) for name in names]
-    if len(result) != expected:
-        raise ValueError(f"{role} has {len(result)} entries, the model has {expected}")
-    return result

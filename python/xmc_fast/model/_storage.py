@@ -1,15 +1,19 @@
 """The folder a model lives in: label blocks as safetensors files and one JSON manifest.
 
+Exact models:
 ``block-00000.safetensors``  the weights of consecutive labels as CSR: ``indptr`` int64, ``indices`` uint16
 where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
 ``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
 block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
+Small models have ``packed.safetensors`` instead of blocks (`xmc_fast.model._packed`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +22,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast import _folder
+from xmc_fast import _core, _folder
 from xmc_fast._arrays import to_scipy
 from xmc_fast._folder import ModelFormatError
-from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
+from xmc_fast._threads import resolve_threads
+from xmc_fast.model._tensors import Tensors, checksum, read_tensors, write_tensors
 
 FORMAT = "xmc_fast.sparse_model"
 FORMAT_VERSION = 1
+PACKED_VERSION = 2  # of a manifest with packed weights instead of blocks
 KINDS = ("sparse_model", "text_model")  # of a folder with label blocks
 _BLOCK_NAME = re.compile(r"block-(\d+)\.safetensors")
 
@@ -97,6 +103,38 @@ class Block:
         )
 
 
+def joined(weights: Any) -> list[Block]:
+    """Matrices or blocks of consecutive labels, or one of them, as blocks."""
+    parts = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    if not parts:
+        raise ValueError("weights must hold at least one block, got an empty list")
+    blocks: list[Block] = []
+    first = 0
+    for part in parts:
+        block = part if isinstance(part, Block) else Block.from_csr(part, first)
+        if block.first_label != first:
+            raise ValueError(f"a block starts at label {block.first_label}, expected {first}")
+        blocks.append(block)
+        if block.n_columns != blocks[0].n_columns:
+            raise ValueError(
+                f"a block has {block.n_columns} columns, the first one has {blocks[0].n_columns}"
+            )
+        first += block.n_labels
+    return blocks
+
+
+def check_blocks(blocks: Iterable[Block], n_jobs: int | None = None) -> None:
+    """An error unless each label's columns are ascending and there are so many."""
+    for block in blocks:
+        try:
+            _core.check_rows(block.indptr, block.indices, block.n_columns, resolve_threads(n_jobs))
+        except (TypeError, ValueError) as error:
+            last = block.first_label + block.n_labels - 1
+            raise ModelFormatError(
+                f"the weights of labels {block.first_label} to {last} are damaged: {error}"
+            ) from None
+
+
 def block_path(directory: str | os.PathLike[str], index: int) -> Path:
     """Where block number ``index`` lives."""
     return Path(directory) / f"block-{index:05d}.safetensors"
@@ -164,7 +202,11 @@ def _open_block(
         block = Block(*columns, tensors["indptr"], tensors["indices"], tensors["data"])
     except (KeyError, ValueError) as error:
         raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None
-    if not len(block.indptr) or block.indptr[-1] != block.nnz or len(block.data) != block.nnz:
+    kinds = [
+        array.dtype.kind if array.ndim == 1 else "" for array in (block.indptr, block.indices, block.data)
+    ]
+    fit = "".join(kinds) in ("iif", "iuf") and len(block.indptr) > 0
+    if not fit or block.indptr[-1] != block.nnz or len(block.data) != block.nnz:
         raise ModelFormatError(f"{path}: damaged, indptr, indices and data do not fit together")
     return block, extra, metadata
 
@@ -244,23 +286,84 @@ def write_manifest(
     return _folder.write_manifest(folder, kind, manifest, version=FORMAT_VERSION)
 
 
+def write_packed_manifest(
+    folder: Path,
+    packed: Any,
+    file: str,
+    *,
+    bias: float | None,
+    normalize: bool,
+    params: dict[str, Any],
+    files: dict[str, str],
+    kind: str,
+) -> Path:
+    """The manifest of a folder with packed weights in ``file``."""
+    manifest = {
+        "n_labels": packed.n_labels,
+        "n_features": packed.n_columns - (bias is not None),
+        "bias": bias,
+        "normalize": bool(normalize),
+        "params": params,
+        "files": files,
+        "blocks": [],
+        "packed": {
+            "file": file,
+            "nnz": packed.nnz,
+            "bytes": (folder / file).stat().st_size,
+            "crc32": checksum(packed.arrays),
+        },
+    }
+    return _folder.write_manifest(folder, kind, manifest, version=PACKED_VERSION)
+
+
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest, checked for version and for the presence and size of each file."""
+    """The manifest, its types, ranges and file names checked, and the presence and size of each file."""
     folder = Path(directory)
+    path, found = _folder.read_any_manifest(folder)
+    version = PACKED_VERSION if "packed" in found else FORMAT_VERSION
     keys = ("n_labels", "n_features", "bias", "normalize", "params", "files", "blocks")
-    manifest = _folder.read_manifest(folder, *KINDS, version=FORMAT_VERSION, required=keys)
-    for row in manifest["blocks"]:
-        file = folder / row["file"]
+    manifest = _folder.read_manifest(folder, *KINDS, version=version, required=keys)
+
+    def expect(holds: bool, what: str) -> None:
+        if not holds:
+            raise ModelFormatError(f"{path}: damaged, {what}")
+
+    for name in ("n_labels", "n_features"):
+        expect(_is_size(manifest[name], 1 << 31), f"{name} is {manifest[name]!r}")
+    bias = manifest["bias"]
+    expect(bias is None or _is_number(bias), f"bias is {bias!r}")
+    expect(isinstance(manifest["normalize"], bool), f"normalize is {manifest['normalize']!r}")
+    for name, kind in (("params", dict), ("files", dict), ("blocks", list), ("packed", dict)):
+        expect(isinstance(manifest.get(name, kind()), kind), f"{name} is no {kind.__name__}")
+    rows = [*manifest["blocks"], *([manifest["packed"]] if "packed" in manifest else [])]
+    for row in rows:
+        expect(isinstance(row, dict) and {"file", "bytes", "nnz"} <= row.keys(), "an entry of a file is bad")
+        for name in {"bytes", "nnz", "first_label", "n_labels"} & row.keys():
+            expect(_is_size(row[name], 1 << 62), f"{name} of {row['file']!r} is {row[name]!r}")
+    for name in [*manifest["files"].values(), *(row["file"] for row in rows)]:
+        expect(
+            isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name, f"a file is {name!r}"
+        )
+        expect(Path(name).name == name and "\\" not in name, f"{name!r} is not in the folder")
+        file = folder / name
         if not file.is_file():
             raise ModelFormatError(f"{file}: file is missing")
-        if file.stat().st_size != row["bytes"]:
+        expect(file.resolve().parent == folder.resolve(), f"{name!r} leads out of the folder")
+    for row in rows:
+        size = (folder / row["file"]).stat().st_size
+        if size != row["bytes"]:
             raise ModelFormatError(
-                f"{file}: truncated or damaged, expected {row['bytes']} bytes, got {file.stat().st_size}"
+                f"{folder / row['file']}: truncated or damaged, expected {row['bytes']} bytes, got {size}"
             )
-    for name in manifest["files"].values():
-        if not (folder / name).is_file():
-            raise ModelFormatError(f"{folder / name}: file is missing")
     return manifest
+
+
+def _is_size(value: Any, limit: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def read_blocks(
@@ -271,9 +374,13 @@ def read_blocks(
     blocks = []
     for index, row in enumerate(manifest["blocks"]):
         path = block_path(folder, index)
+        if row["file"] != path.name:
+            raise ModelFormatError(
+                f"{folder / _folder.MANIFEST}: damaged, {path.name} expected, got {row['file']!r}"
+            )
         block, _, metadata = _open_block(path, map_file=mmap, verify=verify)
         got = (block.first_label, block.n_labels, block.nnz)
-        expected = (row["first_label"], row["n_labels"], row["nnz"])
+        expected = (row.get("first_label"), row.get("n_labels"), row["nnz"])
         if got != expected:
             raise ModelFormatError(
                 f"{path}: damaged, (first_label, n_labels, nnz) is {got}, expected {expected}"

@@ -8,6 +8,7 @@ holds a CRC-32 of the arrays, so a file can be verified by itself.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import zlib
@@ -91,6 +92,8 @@ def read_tensors(
     except FileNotFoundError:
         raise ModelFormatError(f"{file}: file is missing") from None
     metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ModelFormatError(f"{file}: damaged, its metadata are no strings")
     tensors = {name: _view(file, name, entry, buffer, start, size) for name, entry in header.items()}
     end = start + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if end != size:
@@ -108,7 +111,7 @@ def _header(file: Path, prefix: bytes, handle: Any, size: int) -> tuple[dict[str
         raise ModelFormatError(f"{file}: truncated or damaged, {size} bytes are too few for its header")
     try:
         header = json.loads(handle.read(length))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ModelFormatError(f"{file}: damaged, its header is not JSON") from None
     if not isinstance(header, dict):
         raise ModelFormatError(f"{file}: damaged, its header is not a JSON object")
@@ -118,17 +121,24 @@ def _header(file: Path, prefix: bytes, handle: Any, size: int) -> tuple[dict[str
 def _view(
     file: Path, name: str, entry: dict[str, Any], buffer: Any, start: int, size: int
 ) -> npt.NDArray[Any]:
+    bad = f"{file}: damaged, tensor {name!r} has a bad header entry"
     try:
         dtype = np.dtype(_DTYPES[entry["dtype"]])
         first, last = entry["data_offsets"]
         shape = tuple(entry["shape"])
     except (KeyError, TypeError, ValueError):
-        raise ModelFormatError(f"{file}: damaged, tensor {name!r} has a bad header entry") from None
-    count = int(np.prod(shape, dtype=np.int64))
-    if first < 0 or last - first != count * dtype.itemsize:
-        raise ModelFormatError(f"{file}: damaged, tensor {name!r} has a bad header entry")
+        raise ModelFormatError(bad) from None
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in (first, last, *shape)):
+        raise ModelFormatError(bad)
+    count = math.prod(shape)
+    if last - first != count * dtype.itemsize:
+        raise ModelFormatError(bad)
     if start + last > size:
         raise ModelFormatError(f"{file}: truncated, expected at least {start + last} bytes, got {size}")
-    if count == 0:
-        return np.empty(shape, dtype)
-    return np.frombuffer(buffer, dtype, count, start + first).reshape(shape)
+    try:
+        if count == 0:
+            return np.empty(shape, dtype)
+        array = np.frombuffer(buffer, dtype, count, start + first).reshape(shape)
+    except ValueError:  # more dimensions or larger ones than numpy has
+        raise ModelFormatError(bad) from None
+    return array if array.flags.aligned else array.copy()

@@ -393,10 +393,10 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return int(self.model_.nbytes)
 
-    def save(self, directory: Path, *, prepared: bool = False) -> None:
+    def save(self, directory: Path) -> None:
         """Write one folder, without pickle; an older model there is replaced."""
         check_is_fitted(self, "model_")
-        _store.save(self, directory, prepared)
+        _store.save(self, directory)
 
     @classmethod
     def load(cls, directory: Path, *, mmap: bool = True, verify: bool = False) -> TextClassifier:

@@ -45,7 +45,7 @@ _SKLEARN_PARAMETERS = (
 )
 
 
-def save(classifier: Any, directory: str | os.PathLike[str], prepared: bool) -> None:
+def save(classifier: Any, directory: str | os.PathLike[str]) -> None:
     """Write the folder; an older model there is replaced."""
     state, arrays = _vectorizer_state(classifier.vectorizer_)
     params = {
@@ -65,7 +65,7 @@ def save(classifier: Any, directory: str | os.PathLike[str], prepared: bool) -> 
         "reading": classifier.reading_,
     }
     with replace_folder(directory) as folder:
-        classifier.model_.save(folder / "model", **({"prepared": True} if prepared else {}))
+        classifier.model_.save(folder / "model")
         write_text(folder / "vectorizer.json", json.dumps(state, indent=1) + "\n")
         write_tensors(folder / "vectorizer.safetensors", arrays, {"kind": str(state["kind"])})
         write_text(folder / "labels.json", json.dumps(labels, ensure_ascii=False) + "\n")
@@ -130,7 +130,7 @@ def _load_earlier(cls: Any, folder: Path, manifest: dict[str, Any], mmap: bool, 
 def named(model: SparseModel, label_names: list[str]) -> SparseModel:
     """The model with names for its labels."""
     out = SparseModel(
-        model.blocks,
+        model.weights,
         bias=model.bias,
         normalize=model.normalize,
         params=model.params,

@@ -1,0 +1,120 @@
+// The small form of a sparse linear model W (labels x columns), which is stored, mapped and predicts as it is.
+//
+// Labels are sorted by falling number of weights: place p holds label[p]. A block is kPlaces consecutive
+// places, the last one may have fewer. A weight is a code of one byte, w = level[code] with 256 levels for
+// the whole model; level[0] = 0. The weights of a constant last column are bias[p], in full.
+//
+// Each block has a list per column: its places in ascending order, coded as gaps to the one before (the first
+// one to -1), and their codes. A list is a sequence of records of two postings:
+//
+//   narrow  3 bytes   gap | gap << 4, code, code     gaps of  4 bits: 0 to 15
+//   byte    4 bytes   gap, gap, code, code           gaps of  8 bits: 0 to 255
+//   wide    6 bytes   gap, gap, code, code           gaps of 16 bits, low byte first
+//
+// whichever width takes the fewest bytes for the list. Where a gap is larger than the width allows, postings
+// with the largest gap and code 0, which add nothing, come before; an odd list ends with a posting of zeros.
+//
+// List c of block b is list[first[b] + (ptr[b * (columns + 1) + c] >> 2) ..) up to the same of c + 1; the two
+// lowest bits of its ptr are its width (0 narrow, 1 byte, 2 wide).
+//
+// Whatever bytes the lists hold, a reader stays inside its buffers: a code has a level, and a place is taken
+// modulo the accumulator's size, a power of two. So open() looks at the other arrays only, and is quick.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/row_options.h"
+#include "core/simd.h"
+#include "core/types.h"
+#include "predict/layout.h"
+#include "predict/predict.h"
+
+namespace xmc::predict {
+
+inline constexpr int64_t kPlaces = 65536;  // of a block
+inline constexpr int64_t kLevels = 256;
+
+// Memory of somebody else.
+struct PackedView {
+  int64_t labels = 0;
+  int64_t columns = 0;
+  Span<const int32_t> label;  // labels
+  Span<const float> bias;     // labels, or none
+  Span<const float> level;    // kLevels, ascending from the second on
+  Span<const int64_t> first;  // blocks + 1
+  Span<const uint32_t> ptr;   // blocks * (columns + 1)
+  Span<const uint8_t> list;   // first[blocks]
+
+  int64_t blocks() const { return (labels + kPlaces - 1) / kPlaces; }
+  int64_t places(int64_t b) const { return labels - b * kPlaces < kPlaces ? labels - b * kPlaces : kPlaces; }
+};
+
+struct Packed {
+  std::vector<int32_t> label;
+  std::vector<float> bias;
+  std::vector<int64_t> first;
+  std::vector<uint32_t> ptr;
+  std::vector<uint8_t> list;
+  int64_t weights = 0;  // not zero, with those of the constant column
+};
+
+// The small form of blocks of labels in label order: the weights of at least `delta` in absolute value, each
+// rounded to the nearest level. With `has_bias` the last column is constant and stays as it is. Weights must
+// be finite.
+Packed pack(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks, bool has_bias,
+            float delta, const float* level, int threads);
+
+// Throws std::invalid_argument, naming the array, unless all but the lists' bytes is as described above.
+void check_packed(const PackedView& packed);
+
+// The weights as CSR with ascending columns. Throws std::invalid_argument for a list that leaves its block.
+struct UnpackedRows {
+  std::vector<int64_t> indptr;
+  std::vector<int32_t> indices;
+  std::vector<float> data;
+};
+UnpackedRows unpack(const PackedView& packed);
+
+// As predict_topk (predict.h). A score is the sum over the row's columns from left to right, after that of
+// the constant one.
+void predict_packed(const PackedView& packed, const CsrView<>& x, const RowOptions& options,
+                    const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores);
+
+// Calls fn(place, code) for each posting of a list of some width (0 to 2); all bytes of whole records.
+template <class Fn>
+inline void for_postings(const uint8_t* p, const uint8_t* end, uint32_t width, Fn&& fn) {
+  uint32_t place = ~uint32_t{0};
+  if (width == 0) {
+    for (; p < end; p += 3) {
+      fn(place += p[0] & 15u, p[1]);
+      fn(place += p[0] >> 4u, p[2]);
+    }
+  } else if (width == 1) {
+    for (; p < end; p += 4) {
+      fn(place += p[0], p[2]);
+      fn(place += p[1], p[3]);
+    }
+  } else {
+    for (; p < end; p += 6) {
+      fn(place += p[0] | uint32_t{p[1]} << 8, p[4]);
+      fn(place += p[2] | uint32_t{p[3]} << 8, p[5]);
+    }
+  }
+}
+
+struct PackedKernels {
+  // score[place & mask] += x * level[code] for each posting of a list.
+  void (*add)(const uint8_t* from, const uint8_t* to, uint32_t width, float x, const float* level,
+              float* score, uint32_t mask);
+  // score = weight * x, or 0 if weight is null, for n places.
+  void (*start)(const float* weight, float x, int64_t n, float* score);
+  // score = scale * score + shift for n places.
+  void (*calibrate)(const float* scale, const float* shift, int64_t n, float* score);
+  // The first of the places from, from + kTile, .. below n, all scores of which up to the next one are below
+  // the threshold, are skipped: the first that is not, or one past n.
+  int64_t (*next)(const float* score, int64_t from, int64_t n, float threshold);
+};
+XMC_SIMD_TABLE(PackedKernels, packed_kernels)
+
+}  // namespace xmc::predict

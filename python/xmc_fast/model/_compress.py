@@ -1,0 +1,86 @@
+"""Choosing how much of a model to drop for its small form (`SparseModel.compress`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xmc_fast._arrays import labels
+from xmc_fast.model._calibrate import is_relevant
+from xmc_fast.model._packed import pack
+
+DELTA = 0.05  # costs no accuracy on the sets at hand (docs/experiments/pruning.md)
+# Thresholds to choose from: each 12 % above the one before, from next to nothing to most of the weights.
+DELTAS = tuple(0.005 * 1.12**i for i in range(48))
+
+
+def compress(
+    model: Any,
+    X: Any,
+    Y: Any,
+    *,
+    max_loss: float,
+    delta: float | None,
+    max_bytes: int | None,
+    n_jobs: int | None,
+) -> Any:
+    """`SparseModel.compress`."""
+    if (X is None) != (Y is None):
+        raise ValueError("X and Y must be given together")
+    if delta is not None and not 0 <= delta < np.inf:
+        raise ValueError(f"delta must be at least 0 and finite, got {delta}")
+    if not max_loss >= 0:
+        raise ValueError(f"max_loss must be at least 0, got {max_loss}")
+    blocks = model.blocks
+
+    def at(threshold: float) -> Any:
+        has_bias = model.bias is not None
+        shape = model.n_labels, model.n_columns
+        return model._with(pack(blocks, *shape, has_bias=has_bias, delta=threshold, n_jobs=n_jobs))
+
+    if delta is not None:
+        return at(delta)
+    if max_bytes is not None:
+        return _smallest_delta(at, max_bytes)
+    if X is None:
+        return at(DELTA)
+    small = _largest_delta(at, model, X, Y, max_loss, n_jobs)
+    return small if model.calibration is None else small.calibrate(X, Y, n_jobs=n_jobs)
+
+
+def _smallest_delta(at: Any, max_bytes: int) -> Any:
+    """The model at the smallest threshold of DELTAS whose weights take at most ``max_bytes``."""
+    smallest = at(DELTAS[-1])
+    if smallest.nbytes > max_bytes:
+        raise ValueError(f"max_bytes must be at least {smallest.nbytes} for this model, got {max_bytes}")
+    return at(DELTAS[_bisect(lambda delta: at(delta).nbytes > max_bytes)])
+
+
+def _largest_delta(at: Any, model: Any, X: Any, Y: Any, max_loss: float, n_jobs: int | None) -> Any:
+    """The model at the largest threshold of DELTAS at which no P@k has fallen by more than ``max_loss`` points."""
+    truth = labels(Y, n_labels=model.n_labels)
+
+    def precision(of: Any) -> Any:
+        top = of.predict(X, 5, n_jobs=n_jobs)
+        if top.shape[0] != truth.shape[0]:
+            raise ValueError(f"X has {top.shape[0]} rows, Y has {truth.shape[0]}")
+        hits = is_relevant(top, truth).reshape(top.shape[0], min(5, model.n_labels))
+        return np.array([100 * hits[:, :k].sum() / max(hits.shape[0] * k, 1) for k in (1, 3, 5)])
+
+    least = precision(model) - max_loss
+    first_bad = _bisect(lambda delta: bool((precision(at(delta)) >= least).all()))
+    return at(DELTAS[max(first_bad - 1, 0)])
+
+
+def _bisect(holds: Callable[[float], bool]) -> int:
+    """The first of DELTAS for which ``holds`` is false, if it is true before and false after; or their number."""
+    low, high = 0, len(DELTAS)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(DELTAS[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low

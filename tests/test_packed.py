@@ -1,0 +1,267 @@
+"""The small form: what it keeps, how it predicts, how it is stored, and what damage it survives."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from reference import model_folder
+from reference import predict as reference
+from xmc_fast import SparseModel, _core, load
+from xmc_fast.model import Calibration, ModelFormatError
+from xmc_fast.model._packed import fit_levels
+
+
+def model_like_trained(n_labels, n_columns, seed=0, bias=1.0):
+    """Few labels with many weights, many with few; columns alike."""
+    rng = np.random.default_rng(seed)
+    density = np.outer(rng.pareto(1, n_labels) + 0.02, rng.pareto(1, n_columns) + 0.02)
+    W = np.where(
+        rng.random(density.shape) < np.minimum(density * 0.05, 0.9), rng.normal(size=density.shape), 0
+    )
+    if bias is not None:
+        W[:, -1] = rng.normal(size=n_labels) - 1
+    return SparseModel(sp.csr_matrix(W.astype(np.float32)), bias=bias, normalize=True)
+
+
+def rows(n, n_features, seed=1):
+    return sp.random(n, n_features, 0.3, format="csr", dtype=np.float32, random_state=seed)
+
+
+@pytest.mark.parametrize(
+    ("n_labels", "n_columns", "bias"),
+    [(1, 1, None), (1, 2, 1.0), (63, 5, None), (64, 40, 1.0), (65, 40, 0.5), (3000, 30, 1.0)],
+)
+@pytest.mark.parametrize("delta", [0.0, 0.3])
+def test_scores_are_those_of_the_stored_weights(tmp_path, n_labels, n_columns, bias, delta):
+    model = model_like_trained(n_labels, n_columns, bias=bias)
+    small = model.compress(delta=delta)
+    small.save(tmp_path / "m")
+    W = model_folder.weights(tmp_path / "m")
+    np.testing.assert_array_equal(small.to_csr().toarray(), W)
+    exact = model.to_csr().toarray()
+    kept = np.abs(exact) >= delta
+    if bias is not None:
+        np.testing.assert_array_equal(W[:, -1], exact[:, -1])
+        kept[:, -1] = True
+    assert ((W != 0) == (kept & (exact != 0))).all()
+    assert small.nnz == np.count_nonzero(W)
+    X = rows(33, model.n_features)
+    S = reference.scores(W, X.toarray(), bias=bias, normalize=True)
+    for k in (1, 5, n_labels):
+        top = small.predict(X, k)
+        _, scores = reference.top_k(S, k)
+        np.testing.assert_allclose(top.data.reshape(scores.shape), scores, atol=2e-5)
+        given = np.take_along_axis(S, top.indices.reshape(scores.shape), axis=1)
+        np.testing.assert_allclose(given, scores, atol=2e-5)
+
+
+def test_every_width_and_more_than_one_block(tmp_path):
+    """70,000 labels: gaps that need fillers in every width, lists in two blocks."""
+    rng = np.random.default_rng(0)
+    n = 70_000
+    columns = [
+        np.arange(0, n, 2),
+        *(rng.choice(n, m, replace=False) for m in (n // 60, 9)),
+        np.array([0, n - 1]),
+    ]
+    ids = np.concatenate(columns)
+    W = sp.csr_matrix(
+        (rng.normal(size=len(ids)), (ids, np.repeat(np.arange(4), [len(c) for c in columns]))), shape=(n, 5)
+    )
+    model = SparseModel(W.astype(np.float32))
+    small = model.compress(delta=0.0)
+    small.save(tmp_path / "m")
+    assert set(small.weights.arrays["ptr"] & 3) == {0, 1, 2}
+    np.testing.assert_array_equal(model_folder.weights(tmp_path / "m"), small.to_csr().toarray())
+    X = rng.random((7, 5)).astype(np.float32)
+    S = reference.scores(small.to_csr().toarray(), X)
+    top = load(tmp_path / "m").predict(X, 3)
+    np.testing.assert_allclose(top.data.reshape(7, 3), reference.top_k(S, 3)[1], atol=1e-6)
+
+
+def test_same_bits_for_any_threads_and_however_opened(tmp_path):
+    model = model_like_trained(2000, 60).compress()
+    model.calibration = Calibration(
+        np.linspace(0.5, 2, 2000, dtype=np.float32), np.linspace(-1, 1, 2000, dtype=np.float32), 1.0, 0.0
+    )
+    model.save(tmp_path / "m")
+    X = rows(200, 59)
+    for proba in (False, True):
+        expected = model.predict(X, 5, proba=proba, n_jobs=1)
+        others = [model, pickle.loads(pickle.dumps(model))]
+        others += [SparseModel.load(tmp_path / "m", mmap=mmap, verify=True) for mmap in (False, True)]
+        for other in others:
+            for threads in (1, 2, 3):
+                top = other.predict(X, 5, proba=proba, n_jobs=threads)
+                assert top.indices.tobytes() == expected.indices.tobytes()
+                assert top.data.tobytes() == expected.data.tobytes()
+    ids, scores = model.predict_one(X[3], 5)
+    assert scores.tobytes() == model.predict(X, 5).data[15:20].tobytes()
+    assert ids.tobytes() == model.predict(X, 5).indices[15:20].tobytes()
+
+
+def test_calibrated_scores_rank():
+    model = model_like_trained(300, 20)
+    small = model.compress(delta=0.0)
+    rng = np.random.default_rng(0)
+    scale = rng.uniform(0.5, 2, 300).astype(np.float32)
+    shift = rng.normal(size=300).astype(np.float32)
+    small.calibration = Calibration(scale, shift, 1.0, 0.0)
+    X = rows(20, 19)
+    S = reference.scores(small.to_csr().toarray(), X.toarray(), bias=1.0, normalize=True)
+    P = 1 / (1 + np.exp(-(S * scale + shift)))
+    top = small.predict(X, 4, proba=True)
+    np.testing.assert_allclose(top.data.reshape(20, 4), reference.top_k(P, 4)[1], atol=1e-5)
+
+
+def test_levels_are_means_of_what_is_rounded_to_them():
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=5000) ** 3
+    levels = fit_levels(weights).astype(np.float64)
+    assert levels[0] == 0
+    assert (np.diff(levels[1:]) >= 0).all()
+    nearest = levels[1:][np.abs(weights[:, None] - levels[None, 1:]).argmin(1)]
+    assert np.linalg.norm(nearest - weights) < 0.015 * np.linalg.norm(weights)
+    assert abs((nearest - weights).mean()) < 1e-3
+    few = np.array([-2.0, 0.25, 0.5])
+    assert set(few) <= set(fit_levels(few).astype(np.float64))
+
+
+def test_size_and_loss_are_held():
+    rng = np.random.default_rng(0)
+    W = rng.normal(size=(200, 101)).astype(np.float32) * (rng.random((200, 101)) < 0.5)
+    model = SparseModel(sp.csr_matrix(W))
+    X = rng.random((300, 101)).astype(np.float32)
+    full = model.compress(delta=0.0).nbytes
+    for share in (0.9, 0.6):
+        small = model.compress(max_bytes=int(share * full))
+        assert 0.5 * share * full < small.nbytes <= share * full
+    with pytest.raises(ValueError, match="max_bytes must be at least"):
+        model.compress(max_bytes=10)
+    Y = model.predict(X, 5)
+    Y.data[:] = 1
+
+    def precision(small, k):
+        top = small.predict(X, 5).indices.reshape(300, 5)[:, :k]
+        return 100 * np.mean([len(set(a) & set(Y.indices[5 * i : 5 * i + 5])) / k for i, a in enumerate(top)])
+
+    sizes = []
+    for loss in (1.0, 20.0):
+        small = model.compress(X, Y, max_loss=loss)
+        sizes.append(small.nbytes)
+        assert all(precision(small, k) >= 100 - loss for k in (1, 3, 5))
+    assert sizes[1] < sizes[0]
+    with pytest.raises(ValueError, match="together"):
+        model.compress(X)
+    with pytest.raises(ValueError, match="not finite"):
+        SparseModel(sp.csr_matrix(np.array([[np.inf]]))).compress()
+
+
+def test_names_are_packed_and_weights_can_be_edited(tmp_path):
+    model = SparseModel(
+        sp.csr_matrix(np.array([[1.0, 0.2], [0.5, 2.0]])), feature_names=["ä", "b"], label_names=["x", "y"]
+    ).compress()
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded.compressed
+    assert loaded.label_names == ["x", "y"]
+    assert loaded.feature_names == ["ä", "b"]
+    assert not list((tmp_path / "m").glob("*_names.json"))
+    exact = loaded.prune(0.3)
+    assert not exact.compressed
+    assert exact.nnz == 3
+    assert SparseModel.concat([loaded, loaded]).n_labels == 4
+    (tmp_path / "m" / "label_names.json.gz").write_bytes(b"\x1f\x8b no")
+    with pytest.raises(ModelFormatError, match="label_names"):
+        _ = load(tmp_path / "m").label_names
+
+
+def damaged(arrays, name, change):
+    arrays = {key: array.copy() for key, array in arrays.items()}
+    arrays[name] = change(arrays[name])
+    return arrays
+
+
+def at(index, value):
+    def change(array):
+        array[index] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("label", at(0, -1)),
+        ("label", at(0, 10**6)),
+        ("label", lambda a: np.zeros_like(a)),
+        ("label", lambda a: a[:-1]),
+        ("bias", at(3, np.inf)),
+        ("bias", lambda a: a[:3]),
+        ("level", at(7, np.nan)),
+        ("level", at(0, 1.0)),
+        ("level", lambda a: a[:16]),
+        ("first", at(0, 4)),
+        ("first", at(1, 2**62)),
+        ("first", lambda a: a.astype(np.int32)),
+        ("ptr", at(3, 2**32 - 1)),
+        ("ptr", at(3, 3)),
+        ("ptr", at(-1, 0)),
+        ("ptr", lambda a: a[:-1]),
+        ("list", lambda a: a[:-1]),
+    ],
+)
+def test_damage_is_refused(name, change):
+    packed = model_like_trained(300, 40).compress(delta=0.0).weights
+    _core.PackedModel.open(300, 40, packed.arrays)
+    with pytest.raises(ValueError, match=r"damaged|wrong"):
+        _core.PackedModel.open(300, 40, damaged(packed.arrays, name, change))
+
+
+def test_a_list_that_leaves_its_block_is_harmless_and_found():
+    packed = model_like_trained(300, 40).compress(delta=0.0).weights
+    arrays = damaged(packed.arrays, "list", lambda a: np.full_like(a, 255))
+    opened = _core.PackedModel.open(300, 40, arrays)
+    X = rows(5, 39)
+    none = np.empty(0, np.float32)
+    x = (X.indptr.astype(np.int64), X.indices, X.data, X.shape)
+    ids, scores = opened.topk(x, True, 1.0, none, none, 5, 1)
+    assert ids.min() >= 0
+    assert ids.max() < 300
+    assert len(scores) == 25
+    with pytest.raises(ValueError, match="leaves its block"):
+        opened.unpack()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_labels": -1}, "n_labels"),
+        ({"n_labels": 2**40}, "n_labels"),
+        ({"n_features": "9"}, "n_features"),
+        ({"bias": [1]}, "bias"),
+        ({"normalize": 3}, "normalize"),
+        ({"params": []}, "params"),
+        ({"files": ["a"]}, "files"),
+        ({"files": {"label_names": "../m/manifest.json"}}, "not in the folder"),
+        ({"files": {"label_names": "/etc/passwd"}}, "not in the folder"),
+        ({"files": {"label_names": "link"}}, "leads out"),
+        ({"packed": 3}, "packed"),
+        ({"packed": {"file": "packed.safetensors"}}, "entry"),
+        ({"packed": {"file": "..", "bytes": 1, "nnz": 1}}, "file"),
+    ],
+)
+def test_manifests_are_checked(tmp_path, change, message):
+    model_like_trained(30, 10).compress().save(tmp_path / "m")
+    (tmp_path / "secret.json").write_text("[]")
+    (tmp_path / "m" / "link").symlink_to(tmp_path / "secret.json")
+    path = tmp_path / "m" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelFormatError, match=message):
+        load(tmp_path / "m")
