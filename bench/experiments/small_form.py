@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from bench.common import Table, command_line, interleave, machine
@@ -28,7 +29,9 @@ def stored(model) -> float:
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--sets", nargs="*", default=["eurlex-4k", "eurlex57k"])
-    parser.add_argument("--deltas", nargs="*", type=float, default=[0.01, 0.03, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1])
+    parser.add_argument(
+        "--deltas", nargs="*", type=float, default=[0.01, 0.03, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1]
+    )
     args = parser.parse_args()
     columns = ["set", "form", "delta", "weights", "MB", "P@1", "P@3", "P@5", "us_per_row"]
     table = Table("small_form", columns, machine())
@@ -37,7 +40,7 @@ def main() -> None:
         exact = model_of(name)
         forms = {("exact", DELTA): exact.prepare()}
         forms |= {("small", delta): exact.compress(delta=delta) for delta in args.deltas}
-        cases = {form: (lambda model=model: model.predict(X, K, n_jobs=1)) for form, model in forms.items()}
+        cases = {form: partial(model.predict, X, K, n_jobs=1) for form, model in forms.items()}
         times = interleave(cases, rounds=3, clock=time.process_time, budget=60)
         for (form, delta), model in forms.items():
             top = model.predict(X, K)
@@ -50,7 +53,7 @@ def main() -> None:
                 **{f"P@{k}": 100 * float(precision_at_k(Y, top, k)) for k in (1, 3, 5)},
                 us_per_row=1e6 * times[form, delta] / X.shape[0],
             )
-    table.write()
+    table.save()
 
 
 if __name__ == "__main__":

@@ -71,7 +71,12 @@ def _largest_delta(at: Any, model: Any, X: Any, Y: Any, max_loss: float, n_jobs:
 
     least = precision(model) - max_loss
     first_bad = _bisect(lambda delta: bool((precision(at(delta)) >= least).all()))
-    return at(DELTAS[max(first_bad - 1, 0)])
+    if not first_bad:
+        lost = (least + max_loss - precision(at(DELTAS[0]))).max()
+        raise ValueError(
+            f"max_loss must be at least {lost:.3g} for this model and these rows, got {max_loss}"
+        )
+    return at(DELTAS[first_bad - 1])
 
 
 def _bisect(holds: Callable[[float], bool]) -> int:

@@ -115,10 +115,10 @@ def fit_levels(weights: npt.NDArray[np.float64], n_levels: int = LEVELS) -> npt.
     sign = -1.0 if values[0] < 0 else 1.0
     parts = []
     for side, n in zip(sides, (count - count // len(sides) * (len(sides) - 1), count // 2), strict=False):
-        parts.append(sign * np.geomspace(max(side.min(), 1e-3 * side.max()), side.max(), n))
+        parts.append(sign * np.geomspace(max(side.min(), 1e-2 * side.max()), side.max(), n))
         sign = 1.0
     levels = np.sort(np.concatenate(parts))
-    for _ in range(20):
+    for _ in range(50):
         cuts = np.searchsorted(values, (levels[1:] + levels[:-1]) / 2)
         ends = np.concatenate([[0], cuts, [len(values)]])
         size = np.diff(ends)
