@@ -24,7 +24,7 @@ TEXTS = ["green tea leaves", "black tea cup", "iron ore mine", "steel iron bar"]
 
 def train(folder, drink="drink"):
     labels = [drink, drink, "metal", "metal"]
-    TextClassifier(calibrate=0.2).fit(TEXTS * 12, labels * 12).save(folder, prepared=True)
+    TextClassifier(calibrate=0.2).fit(TEXTS * 12, labels * 12).save(folder)
 
 
 def ask(port, text="tea", timeout=20):

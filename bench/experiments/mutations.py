@@ -113,7 +113,7 @@ def _lightxml(folder: Path) -> None:
 # Kind -> what makes a folder of it. Names as in xmc_fast._folder.KINDS, with a suffix for further forms.
 KINDS: dict[str, Callable[[Path], None]] = {
     "sparse_model": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.save(folder),
-    "sparse_model-prepared": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.save(folder, prepared=True),
+    "sparse_model-small": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.compress().save(folder),
     "text_classifier": _text,
     "label_tree": _tree,
     "mach": lambda folder: xmc_fast.Mach(4, 2, n_jobs=1).fit(*data()).save(folder),
