@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -183,3 +184,17 @@ def test_learn(project, corpus, subjects):
     backend = make(project, **config)  # as a new process finds it
     assert best(backend, text)[0][0] == 5
     assert best(backend, "quantum energy wave")[0][0] == 2
+
+
+def test_hyperopt(project, corpus):
+    backend = make(project, vectorizer="xmc-fast")
+    results = io.StringIO()
+    found = backend.get_hp_optimizer(corpus, "NDCG").optimize(3, 1, results)
+    assert [line.partition("=")[0] for line in found.lines] == ["C", "prune", "min_df", "ngram"]
+    assert 0 < found.score <= 1
+    assert results.getvalue().startswith("trial\tvalue\tC\t")
+    backend.train(corpus, dict(line.split("=") for line in found.lines))
+    with pytest.raises(NotSupportedException, match="metric must be"):
+        backend.get_hp_optimizer(corpus, "LRAP")
+    with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast"):
+        make(project).get_hp_optimizer(corpus, "NDCG")
