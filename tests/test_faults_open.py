@@ -19,10 +19,7 @@ from xmc_fast import _folder
 from xmc_fast._folder import ModelFormatError, count, file_in, part_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
-NETWORKS = (
-    "mach-network", "declare", "uncompressednetwork", "prunednetwork", "sparse_classifier", "sparse_classifier-groups",
-    "lightxml",
-)  # fmt: skip
+NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
 X = mutations.data()[0]
 
 
@@ -109,8 +106,6 @@ def test_mutations(kind, made):
         ("linear_declare", "manifest.json", lambda m: m.update(n_labels=[6])),
         ("declare", "declare.safetensors", setting("Y.indices", -1)),
         ("declare", "manifest.json", lambda m: m["params"].update(hidden=2**30)),
-        ("prunednetwork", "declare.safetensors", setting("output.indices", 60000)),
-        ("prunednetwork", "declare.safetensors", setting("output.indptr", 10**9, 2)),
         ("sparse_classifier", "weights.safetensors", setting("output.connections", 200, 1)),
         ("sparse_classifier", "manifest.json", lambda m: m["params"].update(fan_in=2**30)),
         ("sparse_classifier", "manifest.json", lambda m: m["dtypes"].update({"output.bias": "nn"})),
