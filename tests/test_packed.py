@@ -265,3 +265,26 @@ def test_manifests_are_checked(tmp_path, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelFormatError, match=message):
         load(tmp_path / "m")
+
+
+def test_the_command_compresses_and_engines_predict(tmp_path, capsys):
+    from xmc_fast.cli import main
+    from xmc_fast.data import write_xmc
+    from xmc_fast.engine import connect
+
+    model = model_like_trained(300, 40)
+    model.save(tmp_path / "exact")
+    X = rows(50, 39)
+    Y = model.predict(X, 3)
+    Y.data[:] = 1
+    write_xmc(tmp_path / "rows.txt", X, Y)
+    data = ["--data", str(tmp_path / "rows.txt"), "--max-loss", "5"]
+    for options in ([], ["--delta", "0.2"], ["--max-bytes", "20000"], data):
+        assert main(["compress", str(tmp_path / "exact"), str(tmp_path / "small"), *options]) == 0
+        small = load(tmp_path / "small")
+        assert small.compressed
+        assert small.nbytes < model.nbytes
+    assert "small" in capsys.readouterr().out
+    assert main(["compress", str(tmp_path / "exact"), str(tmp_path / "s"), *data, "--delta", "1"]) == 2
+    shards = small.predict(X, 3, engine=connect("threading"))
+    np.testing.assert_allclose(shards.data, small.predict(X, 3).data, atol=1e-5)
