@@ -130,6 +130,8 @@ def valid_csr(M: Any, name: str) -> tuple[Any, bool]:
             raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+        if array.dtype in (np.float16, np.longdouble):  # scipy has no such matrices
+            array = array.astype(np.float64)
         return sp.csr_matrix(array), True
     if M.ndim != 2:
         raise ValueError(f"{name} must be two-dimensional, got {M.ndim} dimension(s)")

@@ -100,6 +100,27 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+@contextlib.contextmanager
+def temporary_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside ``target``, locked, and removed if the block fails; those of killed processes go first."""
+    remove_abandoned(target.parent, target.name)
+    with contextlib.ExitStack() as stack:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                stack.enter_context(locked(folder))
+                if folder.is_dir():  # and nobody took it for an abandoned one before it was locked
+                    break
+        try:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(folder, 0o777 & ~umask)
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
 def put_in_place(new: Path, target: Path) -> None:
     """The folder ``new`` at the place of ``target``, at every moment the old one or the new one; the old one goes.
 

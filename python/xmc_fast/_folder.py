@@ -15,13 +15,11 @@ import importlib
 import inspect
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from xmc_fast._files import locked, naming, put_in_place, remove_abandoned, write_text
+from xmc_fast._files import naming, put_in_place, temporary_folder, write_text
 
 MANIFEST = "manifest.json"
 MOST = 2**31 - 1  # labels, features, and whatever else is counted
@@ -236,21 +234,13 @@ def replace_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(directory)
     check_replaceable(target)
-    with naming(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(target.parent, target.name)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    try:
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o777 & ~umask)
-        with locked(temporary):
-            yield temporary
-            with naming(target):
-                put_in_place(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with contextlib.ExitStack() as stack:
+        with naming(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = stack.enter_context(temporary_folder(target))
+        yield temporary
+        with naming(target):
+            put_in_place(temporary, target)
 
 
 def check_same_fit(path: Path, fit: dict[str, Any]) -> bool:

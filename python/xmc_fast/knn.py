@@ -134,10 +134,14 @@ def recover_labels(
         raise ValueError(f"k must be at least 1, got {k}")
     labels = _arrays.labels(Y)
     n, n_labels = labels.shape
-    ids = np.ascontiguousarray(ids, np.int32)
+    ids, k = np.asarray(ids), min(int(k), max(1, n_labels))
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape != np.shape(similarity):
+        raise ValueError(
+            f"ids must be integers of the shape of similarity {np.shape(similarity)}, got {ids.dtype} of {ids.shape}"
+        )
     if ids.size and (ids.max() >= n or ids.min() < -1):
         raise ValueError(f"ids must be rows of Y (0 to {n - 1}, or -1), got {ids.min()} to {ids.max()}")
-    weights = np.ascontiguousarray(similarity, np.float32)
+    ids, weights = _arrays.aligned(ids, np.int32), _arrays.aligned(similarity, np.float32)
     found_labels, scores, found = _core.recover_labels(ids, weights, labels, k, resolve_threads(n_jobs))
     keep = np.arange(k) < found[:, None]
     indptr = np.concatenate([[0], np.cumsum(found)])
@@ -154,7 +158,7 @@ def _queries(queries: Any, q: int, features: int) -> npt.NDArray[np.float32]:
 
 
 def _dense(values: Any, name: str) -> npt.NDArray[np.float32]:
-    array = np.ascontiguousarray(values, np.float32)
+    array = _arrays.aligned(values, np.float32)
     if array.ndim != 2:
         raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
     if not np.isfinite(array).all():

@@ -215,6 +215,8 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         k = min(int(k), self.n_labels_)
         rows = int(X.shape[0])
         engine = check_engine(engine)
+        if k == 0:
+            return sp.csr_matrix((rows, 0), dtype=np.float32)
         if engine is not None and rows:
             return _engine.predict(engine, self, X, k, top_buckets)
         table = bucket_table(

@@ -1,0 +1,280 @@
+"""Kills, full disks, broken files, threads, signals, little memory: nothing is lost and nothing hangs.
+
+`bench/experiments/faults.py` makes the tables of docs/howto/reliability.md; here its short form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import xmc_fast
+from xmc_fast._files import _exchange, locked, put_in_place, remove_abandoned
+from xmc_fast._folder import replace_folder
+
+pytest.importorskip("fcntl")
+psutil = pytest.importorskip("psutil")
+faults = pytest.importorskip("bench.experiments.faults")
+ROOT = Path(__file__).parents[1]
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+not_sanitized = pytest.mark.skipif(SANITIZED, reason="ASan needs the address space, and is slow")
+
+
+@pytest.mark.parametrize("name", faults.OPERATIONS)
+def test_kills(name):
+    row = faults.kills(name, 4, seed=1)
+    assert (row["lost"], row["half"], row["differing"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", faults.FAULTS)
+@not_sanitized
+def test_faults(name):
+    assert faults.fault(name)["outcome"]
+
+
+def test_a_folder_with_only_temporary_files_is_empty(tmp_path):
+    """A fit killed as it wrote its first file left one behind, and could not be run again."""
+    for name, fit in (("fit.json", faults.fit), ("mach.json", faults.fit_mach)):
+        folder = tmp_path / name
+        (folder / "out").mkdir(parents=True)
+        (folder / "out" / f".{name}.abc123.tmp").write_text("{")
+        fit(folder)
+        assert not list((folder / "out").glob(".*"))
+
+
+def test_a_folder_is_replaced_at_once(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    put_in_place(tmp_path / "new", tmp_path / "old")
+    assert (tmp_path / "old" / "file").read_text() == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["old"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders")
+def test_folders_are_exchanged(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert _exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "b").exists()
+    assert not _exchange(tmp_path / "a", tmp_path / "missing")
+
+
+def test_abandoned_folders_are_removed_and_others_are_not(tmp_path):
+    mine, dead, other = (tmp_path / f".{name}.tmp" for name in ("model.a", "model.b", "model2.c"))
+    for folder in (mine, dead, other):
+        folder.mkdir()
+    with locked(mine):
+        remove_abandoned(tmp_path, "model")
+        assert [mine.exists(), dead.exists(), other.exists()] == [True, False, True]
+        with pytest.raises(ValueError, match="in use by another fit"), locked(mine):
+            pass
+    remove_abandoned(tmp_path, "model")
+    assert not mine.exists()
+
+
+def test_two_saves_at_once_end_with_one_of_them(tmp_path):
+    def save(number):
+        for _ in range(20):
+            with replace_folder(tmp_path / "model") as folder:
+                (folder / "manifest.json").write_text(f'{{"kind": "{number}"}}')
+                (folder / f"of-{number}").touch()
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (kind,) = re.findall(r"\d", (tmp_path / "model" / "manifest.json").read_text())
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["manifest.json", f"of-{kind}"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_eight_threads_predict_while_others_save_and_fit(tmp_path):
+    X, Y = faults.X, faults.Y
+    estimator = xmc_fast.OneVsAll(n_jobs=2).fit(X, Y)
+    model, expected = estimator.model_, estimator.model_.predict(X, 3)
+    tree = xmc_fast.LabelTree(max_leaf=8, n_jobs=2).fit(X, Y)
+    of_tree = tree.predict(X, 3)
+    stop, wrong = time.monotonic() + 1.0, []
+
+    def repeat(work):
+        with contextlib.suppress(BaseException):
+            while time.monotonic() < stop:
+                work()
+            return
+        wrong.append(work)
+
+    def predict():
+        assert (model.predict(X, 3) != expected).nnz == 0
+
+    def search():
+        assert (tree.predict(X, 3) != of_tree).nnz == 0
+
+    work = [*[predict] * 5, *[search] * 3]
+    work += [lambda: model.save(tmp_path / "model"), lambda: tree.save(tmp_path / "tree")]
+    work += [
+        lambda: xmc_fast.load(tmp_path / "tree").predict(X[:2]) if (tmp_path / "tree").exists() else None
+    ]
+    work += [lambda: xmc_fast.OneVsAll(n_jobs=2).fit(X, Y)] * 2
+    threads = [threading.Thread(target=repeat, args=(w,)) for w in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+CTRL_C = """
+import signal, sys, time
+import numpy as np, scipy.sparse as sp
+import xmc_fast
+from xmc_fast import cluster, data, decide, knn, metrics
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+rng = np.random.default_rng(0)
+def rows(n, d, density):
+    return sp.random(n, d, density, format="csr", dtype=np.float32, random_state=0)
+def truth(n, l):
+    return sp.random(n, l, 5 / l, format="csr", random_state=1).astype(bool)
+"""
+# What runs long enough to be stopped: the arguments are made first, then "ready" is said.
+LONG = {
+    "fit": "X, Y = rows(20000, 2000, 0.03), truth(20000, 8000); f = lambda: xmc_fast.OneVsAll(n_jobs=2).fit(X, Y)",
+    "tree": "X, Y = rows(20000, 2000, 0.03), truth(20000, 8000); f = lambda: xmc_fast.LabelTree(n_jobs=2).fit(X, Y)",
+    "predict": "m, X = xmc_fast.SparseModel(rows(20000, 2000, 0.1)), rows(30000, 2000, 0.03); m.prepare();"
+    " f = lambda: m.predict(X, 5, n_jobs=2)",
+    "label_tree": "X, Y = rows(40000, 5000, 0.02), truth(40000, 20000);"
+    " f = lambda: cluster.label_tree(X, Y, max_leaf=4, n_jobs=2)",
+    "knn": "Z = rng.random((60000, 256), np.float32); i = knn.InnerProductIndex(Z);"
+    " f = lambda: i.search(Z, 20, n_jobs=2)",
+    "bca": "P = rows(200000, 5000, 0.01);"
+    " f = lambda: decide.bca(P, 'macro-f1', 5, tol=1e-12, max_iter=10**6, n_jobs=2)",
+    "metrics": "Y, P = truth(400000, 5000), rows(400000, 5000, 0.005);"
+    " f = lambda: [metrics.ndcg_at_k(Y, P, 5) for _ in range(1000)]",
+    "read": "open('big.txt', 'w').write('300000 1000 10\\n' + '1,2 3:1 5:0.25 7:8 9:1 11:2 500:3.5\\n' * 300000);"
+    " f = lambda: [data.read_xmc('big.txt', n_jobs=2) for _ in range(1000)]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+@not_sanitized
+def test_ctrl_c(name, tmp_path):
+    """It comes through within half a second of CPU time, and the process goes on."""
+    code = (
+        CTRL_C
+        + textwrap.dedent(LONG[name])
+        + textwrap.dedent("""
+        print("ready", flush=True)
+        try:
+            f()
+            print("finished", flush=True)
+        except KeyboardInterrupt:
+            print("stopped", time.process_time(), flush=True)
+        print(xmc_fast.OneVsAll(n_jobs=2).fit(np.eye(4), np.eye(4)).predict(np.eye(4), 1).indices.tolist())
+        """)
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.4)
+    before = sum(psutil.Process(process.pid).cpu_times()[:2])
+    process.send_signal(signal.SIGINT)
+    word, *seconds = process.stdout.readline().split()
+    rest = process.communicate(timeout=60)[0]
+    assert word in ("stopped", "finished")
+    if seconds:
+        assert float(seconds[0]) - before < 2 * 0.5 + 0.3  # of two threads
+    assert rest.strip() == "[0, 1, 2, 3]"
+
+
+@not_sanitized
+def test_a_forked_child_can_do_everything_after_use(tmp_path):
+    X, Y = faults.X, faults.Y
+    model = xmc_fast.OneVsAll(n_jobs=2).fit(X, Y).model_
+    expected = model.predict(X, 3, n_jobs=2)
+
+    def work():
+        assert (model.predict(X, 3, n_jobs=2) != expected).nnz == 0
+        xmc_fast.LabelTree(max_leaf=8, n_jobs=2).fit(X, Y)
+        model.save(tmp_path / "model")
+
+    with faults.child(work) as pid:
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.memory
+@not_sanitized
+def test_repeated_calls_do_not_grow(tmp_path):
+    """5,000 predictions, 500 openings and 100 fits: less than 1 MB more than after the first of each."""
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from bench.experiments import faults
+import xmc_fast
+X, Y = faults.X[:20], faults.Y[:20]
+model = xmc_fast.OneVsAll(n_jobs=1).fit(faults.X, faults.Y).model_
+model.save("model")
+def now():
+    xmc_fast.release_memory()
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+def each(n):
+    for i in range(n):
+        model.predict(X, 3, n_jobs=1)
+        if i % 10 == 0:
+            xmc_fast.load("model").predict(X[:1], 3, n_jobs=1)
+        if i % 50 == 0:
+            xmc_fast.OneVsAll(n_jobs=1).fit(X, Y)
+each(500)
+before = now()
+each(5000)
+print(now() - before)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert int(run.stdout) < 1 << 20
+
+
+def test_release_memory():
+    from xmc_fast import _core
+
+    block = _core.new_result(8 << 20)
+    del block
+    assert xmc_fast.release_memory() >= 8 << 20
+    assert xmc_fast.release_memory() == 0
+
+
+# What can run code from data, or a command: not used, or only where the reason stands.
+FORBIDDEN = re.compile(
+    r"pickle\.loads?\(|(?<![\w.])(?:eval|exec)\(|os\.system|os\.popen|shell=True|trust_remote_code(?!\W+False)|torch\.load\((?!.*weights_only=True)"
+    r"|allow_pickle=True|yaml\.load|marshal\."
+)
+ALLOWED = {
+    (path, "pickle.loads("): "what the driver of an engine sent to its own workers, see SECURITY.md"
+    for path in ("engine/_work.py", "mach/_engine.py", "tree/_rows.py")
+}
+
+
+def test_nothing_runs_what_it_reads():
+    package = Path(xmc_fast.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        inside_example = False
+        for line in path.read_text().splitlines():
+            inside_example = ">>>" in line
+            code = line.split("#")[0]
+            if (match := FORBIDDEN.search(code)) and not inside_example and "`" not in code:
+                found.add((str(path.relative_to(package)), match[0]))
+    assert found <= set(ALLOWED)
