@@ -1,6 +1,6 @@
 """What is left after a fault: the kill table and the fault table of docs/howto/reliability.md.
 
-    python -m bench.experiments.faults            # 200 kills of each operation, all faults, docs/results/faults.json
+    python -m bench.experiments.faults --write    # 200 kills of each operation, all faults, into docs/
     python -m bench.experiments.faults --kills 5
 
 An operation runs in a process of its own that is ended by SIGKILL at a random moment (or, for "first file", in the
@@ -31,7 +31,7 @@ import scipy.sparse as sp
 
 import xmc_fast
 
-RESULT = Path(__file__).parents[2] / "docs" / "results" / "faults.json"
+DOCS = Path(__file__).parents[2] / "docs"
 SECONDS = 60.0
 
 
@@ -381,6 +381,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--only", choices=("kills", "faults"))
+    parser.add_argument("--write", action="store_true", help="the tables into docs/")
     options = parser.parse_args()
     found: dict[str, Any] = {}
     if options.only != "faults":
@@ -389,8 +390,17 @@ def main() -> None:
     if options.only != "kills":
         found["faults"] = [fault(name) for name in FAULTS]
         print(table(found["faults"]))
-    if options.only is None:
-        RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    for part, rows in found.items() if options.write else ():
+        publish(part, rows)
+
+
+def publish(part: str, rows: list[dict[str, Any]]) -> None:
+    """Rows into docs/results/faults.json and, as a table, into docs/howto/reliability.md."""
+    file, page = DOCS / "results" / "faults.json", DOCS / "howto" / "reliability.md"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**known, part: rows}, indent=1) + "\n")
+    before, mark, rest = page.read_text().partition(f"<!-- {part} -->\n")
+    page.write_text(before + mark + table(rows) + "\n" + rest[rest.index(f"<!-- end of {part} -->") :])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import xmc_fast
+from bench.experiments.faults import publish
 
 SECONDS = 20  # a mutation that takes longer hangs
 MEMORY = 4 << 30  # beyond what the worker has when it starts
@@ -406,14 +407,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--write", action="store_true", help="the table into docs/")
     options = parser.parse_args()
+    rows = []
     for kind in options.kind or KINDS:
         start = time.monotonic()
         found = run(kind, range(options.first, options.first + options.count), trace=options.trace)
         bad = found.pop("bad")
+        rows.append(found)
         print(found, f"{time.monotonic() - start:.0f} s", flush=True)
         for number, said, result in bad[:40]:
             print(f"  {number}: {said}: {result}")
+    if options.write:
+        publish("mutations", rows)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,16 @@ if clang++ -fsanitize=fuzzer "$out/probe.cpp" -o "$out/probe" 2>/dev/null; then
 else
   compiler="${CXX:-g++} -fsanitize=address,undefined"
 fi
+sources() { # of a target
+  case $1 in
+    fuzz_tree) echo "$root/csrc/tree/level.cpp" "$root/csrc/tree/predict.cpp" ;;
+    *) ls "$root"/csrc/data/*.cpp ;;
+  esac
+}
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
   $compiler -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
-    "$target" "$root"/csrc/data/*.cpp "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
+    "$target" $(sources "$name") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in
     clang*)
