@@ -32,7 +32,7 @@ not_sanitized = pytest.mark.skipif(SANITIZED, reason="ASan needs the address spa
 
 @pytest.mark.parametrize("name", faults.OPERATIONS)
 def test_kills(name):
-    row = faults.kills(name, 4, seed=1)
+    row = faults.kills(name, 2, seed=1)
     assert (row["lost"], row["half"], row["differing"]) == (0, 0, 0)
 
 

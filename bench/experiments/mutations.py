@@ -121,8 +121,6 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "mach-network": lambda folder: xmc_fast.Mach(4, 2, base="network", n_jobs=1).fit(*data()).save(folder),
     "linear_declare": lambda folder: xmc_fast.LinearDeclare(3, neighbours=4, n_jobs=1).fit(*data()).save(folder),
     "declare": _nn("Declare", 3, hidden=4, neighbours=4),
-    "uncompressednetwork": _nn("UncompressedNetwork", hidden=4),
-    "prunednetwork": _nn("PrunedNetwork", hidden=4),
     "sparse_classifier": _nn("SparseClassifier", hidden=8, fan_in=4, device="cpu"),
     "sparse_classifier-groups": _nn(
         "SparseClassifier", hidden=8, fan_in=4, device="cpu", output="head_tail", head=2, group_size=2
