@@ -399,8 +399,8 @@ def publish(part: str, rows: list[dict[str, Any]]) -> None:
     file, page = DOCS / "results" / "faults.json", DOCS / "howto" / "reliability.md"
     known = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps({**known, part: rows}, indent=1) + "\n")
-    before, mark, rest = page.read_text().partition(f"<!-- {part} -->\n")
-    page.write_text(before + mark + table(rows) + "\n" + rest[rest.index(f"<!-- end of {part} -->") :])
+    before, mark, rest = page.read_text().partition(f"<!-- table: {part}, made by a command -->\n")
+    page.write_text(before + mark + table(rows) + "\n" + rest[rest.index(f"<!-- so far: {part} -->") :])
 
 
 if __name__ == "__main__":
