@@ -102,3 +102,15 @@ def test_command(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert main(["update", model]) == 2
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_terms_against_and_nearest_examples():
+    model = trained()
+    why = model.explain("iron in green tea", "drink")
+    assert [c.term for c in why.against][:1] == ["iron"]
+    assert why.bias + sum(c.contribution for c in why.contributions) == pytest.approx(why.score, abs=1e-6)
+    near = model.nearest_examples("oak", "wood", TEXTS, TAGS, top=2)
+    assert [row for row, _ in near] == [4, 10]
+    assert near[0][1] > 0.5
+    with pytest.raises(ValueError, match="no label"):
+        model.nearest_examples("oak", "stone", TEXTS, TAGS)

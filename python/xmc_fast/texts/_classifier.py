@@ -20,7 +20,14 @@ from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
 from xmc_fast.texts._decide import CANDIDATES, Decision, check_rule, fit_decision
 from xmc_fast.texts._evaluation import Evaluation, evaluation
-from xmc_fast.texts._explain import Explanation, LabelDescription, PathExplanation, describe_label, explain
+from xmc_fast.texts._explain import (
+    Explanation,
+    LabelDescription,
+    PathExplanation,
+    describe_label,
+    explain,
+    nearest_examples,
+)
 from xmc_fast.texts._inputs import one_row, text_columns
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
 from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
@@ -368,6 +375,25 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         explained so, and the score is the product of the steps' factors.
         """
         return explain(self, text, label, top)
+
+    def nearest_examples(
+        self, text: Any, label: str, texts: Any, labels: Any, top: int = 3
+    ) -> list[tuple[int, float]]:
+        """Rows of the training data (given again) that have a label and are most like a text.
+
+        Returns
+        -------
+        Row numbers and cosines of the tf-idf rows, best first.
+
+        Examples
+        --------
+        >>> texts = ["green tea", "black tea", "iron ore", "steel and iron"] * 10
+        >>> tags = [["drink"], ["drink"], ["metal", "mining"], ["metal"]] * 10
+        >>> classifier = TextClassifier(calibrate=0.2).fit(texts, tags)
+        >>> classifier.nearest_examples("fine green tea", "drink", texts, tags, top=1)[0][0]
+        0
+        """
+        return nearest_examples(self, text, label, texts, labels, top)
 
     def describe_label(self, label: str, top: int = 10) -> LabelDescription:
         """The strongest terms for and against a label, its frequency, and the labels most like it."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast.model import SparseModel
+from xmc_fast.texts._inputs import one_row
 from xmc_fast.tree import LabelTree
 from xmc_fast.tree._explain import node_weights, path
 
@@ -42,6 +43,11 @@ class Explanation:
     bias: float
     contributions: list[Contribution]  # largest absolute value first
     top: int = field(default=10, repr=False)
+
+    @property
+    def against(self) -> list[Contribution]:
+        """The terms that lower the score, the strongest first: without them the label would rank higher."""
+        return [c for c in self.contributions if c.contribution < 0][: self.top]
 
     def __str__(self) -> str:
         rows = [(c.term, c.contribution) for c in self.contributions if c.contribution][: self.top]
@@ -259,6 +265,26 @@ def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDes
         strongest(order[::-1][weights[order[::-1]] < 0][:top]),
         similar,
     )
+
+
+def nearest_examples(
+    classifier: TextClassifier, text: Any, label: str, texts: Any, labels: Any, top: int
+) -> list[tuple[int, float]]:
+    """See `TextClassifier.nearest_examples`."""
+    number = label_number(classifier, label)
+    has = classifier.encode(labels).Y[:, [number]].tocoo().row
+    X = classifier.transform(texts)
+    if X.shape[0] != classifier.encode(labels).Y.shape[0]:
+        raise ValueError(f"texts has {X.shape[0]} rows, labels has {classifier.encode(labels).Y.shape[0]}")
+    columns, values = one_row(classifier, text)
+    vector = np.zeros(X.shape[1])
+    vector[columns] = values / (np.linalg.norm(values) or 1.0)
+    rows = np.sort(has)
+    part = X[rows]
+    norms = np.sqrt(np.asarray(part.multiply(part).sum(axis=1)).ravel())
+    cosines = part @ vector / np.where(norms > 0, norms, 1)
+    order = np.argsort(-cosines, kind="stable")[:top]
+    return [(int(rows[i]), float(cosines[i])) for i in order.tolist()]
 
 
 def label_number(classifier: TextClassifier, label: str) -> int:
