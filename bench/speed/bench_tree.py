@@ -5,8 +5,8 @@
 Set `related` is made by a script (`XMC_CACHE/related`: X_train.npz, Y_train.npz, X_test.npz, Y_test.npz); the others
 are those of bench.sets. Every method runs in a process of its own, one thread, CPU seconds; a prediction is the best of
 three passes over the test rows, top 5. Rows of other sets and methods in results/tree.json are kept, so that packages
-that exclude each other (PECOS needs numpy 1) can be run from several environments into one table. ``--plan`` fits the
-cost model of `xmc_fast.plan` to the rows of LabelTree and writes python/xmc_fast/plan_tree.json.
+that exclude each other (PECOS needs numpy 1) can be run from several environments into one table. ``--plan`` sets the
+forecasts of `xmc_fast.plan` beside the rows of LabelTree, in python/xmc_fast/plan_tree.json; its coefficients stay.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def one(name: str, method: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fit_plan(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def compare_plan(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How far the forecasts of `xmc_fast.plan` are from measured trees: written beside its coefficients."""
     from xmc_fast import plan
 
@@ -184,7 +184,7 @@ def main() -> None:
             print(table.rows[-1], flush=True)
     table.keep_others("set", "method")
     if args.plan:
-        print(json.dumps(fit_plan(table.rows), indent=1))
+        print(json.dumps(compare_plan(table.rows), indent=1))
         return
     table.save()
     print(table)
