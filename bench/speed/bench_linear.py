@@ -12,6 +12,7 @@ scaling  seconds per label against rows, entries and the label's frequency (line
 tibkat   the whole of tibkat-gnd, 41,218 labels; --blocks 2: projected from so many batches.
 amazon   a synthetic problem of Amazon-670K's shape, projected to 670,091 labels from a sample of blocks.
 dense    dense features against LIBLINEAR and scikit-learn (linear_dense.py).
+related  rare labels on half a million short rows, with and without the search for rows (linear_related.py).
 
 With --sets the tables of peers and quality keep the saved rows of the other sets. Data sets: sets.py.
 """
@@ -27,7 +28,7 @@ import scipy.sparse as sp
 
 from bench.common import Table, command_line, interleave, prepared_rows
 from bench.sets import load
-from bench.speed import linear_dense, linear_every, linear_scaling
+from bench.speed import linear_dense, linear_every, linear_related, linear_scaling
 from bench.speed.liblinear import Liblinear
 from xmc_fast import OneVsAll
 
@@ -166,13 +167,17 @@ def dense() -> Table:
     return linear_dense.dense(*load("eurlex-4k"))
 
 
+def related(labels: int = 1000) -> Table:
+    return linear_related.related(labels)
+
+
 def bias_of(text: str) -> float | None:
     return None if text == "none" else float(text)
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    names = ["peers", "quality", "threads", "every", "scaling", "tibkat", "amazon", "dense"]
+    names = ["peers", "quality", "threads", "every", "scaling", "tibkat", "amazon", "dense", "related"]
     parser.add_argument("parts", nargs="*", default=["peers", "quality", "threads"], metavar="part")
     parser.add_argument("--sets", nargs="+", default=None)
     parser.add_argument("--labels", type=int, default=1000)
@@ -192,6 +197,8 @@ def main() -> None:
             options["sets"] = tuple(args.sets)
         if part == "peers":
             options |= {"labels": args.labels, "rounds": args.rounds, "biases": tuple(args.biases)}
+        if part == "related":
+            options["labels"] = args.labels
         if part == "tibkat":
             options |= {"blocks": args.blocks, "keep": args.keep}
         if part == "every":

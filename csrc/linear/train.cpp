@@ -15,11 +15,14 @@
 #include "linear/l1.h"
 #include "linear/prepare.h"
 #include "linear/prune.h"
+#include "linear/tail.h"
+#include "linear/tail_tuning.h"
 
 namespace xmc::linear {
 namespace {
 
 constexpr int64_t kTaskLabels = 256;
+constexpr int64_t kTaskLabelsOfMany = 1024;  // the few labels that need all of many rows share their passes
 constexpr int64_t kCommon = 100;  // a label on more than one row in so many needs many rows: these come first
 constexpr cluster::LabelTreeOptions kOrderTree{
     .max_leaf = 8, .max_features = 64, .max_iterations = 8, .tolerance = 1e-4, .seed = 0};
@@ -158,7 +161,8 @@ struct Training {
     std::vector<OpenBlock> state(blocks.size());
     for (size_t b = 0; b < blocks.size(); ++b) {
       const int64_t size = blocks[b].last - blocks[b].first;
-      const int64_t count = std::max<int64_t>(1, (size + kTaskLabels / 2) / kTaskLabels);
+      const int64_t labels = X().n >= kManyRows && !problem.dense() ? kTaskLabelsOfMany : kTaskLabels;
+      const int64_t count = std::max<int64_t>(1, (size + labels / 2) / labels);
       state[b].open = count;
       for (int64_t t = 0; t < count; ++t) {
         tasks.push_back({static_cast<int64_t>(b), size * t / count, size * (t + 1) / count});
@@ -198,6 +202,32 @@ struct Training {
   }
 };
 
+// Rare labels alone where rows can be searched, the others in lane groups.
+class DualSolvers {
+ public:
+  DualSolvers(const LinearProblem& problem, const PreparedFeatures& X, const DualStart& start,
+              const DualOptions& options, const Postings& postings)
+      : problem_(problem), X_(X), start_(start), options_(options) {
+    if (!postings.begin.empty()) tail_ = std::make_unique<TailSolver>(problem, X, postings, options);
+  }
+  void solve(const int32_t* labels, int64_t count, const PruneRule& prune, uint64_t seed,
+             const LabelSink& sink) {
+    std::vector<int32_t> others(labels, labels + count);
+    if (tail_) others = tail_->solve(labels, count, prune, seed, sink);
+    if (others.empty()) return;
+    if (!lanes_) lanes_ = std::make_unique<DualSolver>(problem_, X_, start_, options_);
+    lanes_->solve(others.data(), static_cast<int64_t>(others.size()), prune, seed, sink);
+  }
+
+ private:
+  const LinearProblem& problem_;
+  const PreparedFeatures& X_;
+  const DualStart& start_;
+  const DualOptions& options_;
+  std::unique_ptr<TailSolver> tail_;
+  std::unique_ptr<DualSolver> lanes_;
+};
+
 std::vector<NodePlacement> train_dual(Training& t) {
   // Without a bias every label starts from the solution without positives; with one only labels of one class
   // need it.
@@ -210,8 +240,12 @@ std::vector<NodePlacement> train_dual(Training& t) {
     return base;
   });
   const DualOptions dual{t.options.old, t.options.old_rows, t.options.keep_multipliers};
+  const NumaReplicas<Postings> postings(t.nodes, t.options.threads, [&] {
+    return t.options.solver == SolverKind::lanes ? Postings() : make_postings(t.X());
+  });
   return t.run(one_class, [&](int thread) {
-    return std::make_unique<DualSolver>(t.problem, t.replicas.local(thread), origin, dual);
+    return std::make_unique<DualSolvers>(t.problem, t.replicas.local(thread), origin, dual,
+                                         postings.local(thread));
   });
 }
 

@@ -35,7 +35,7 @@ struct SolvedBlock {
 using BlockSink = std::function<void(int64_t block, SolvedBlock&& solved)>;
 
 // dual: l2 squared hinge, `loss`, `init` and `warm` are not used. newton: l2, either loss. l1: squared hinge.
-enum class SolverKind : int32_t { dual = 0, newton = 1, l1 = 2 };
+enum class SolverKind : int32_t { dual = 0, newton = 1, l1 = 2, lanes = 3 };  // lanes: dual without tail.h
 struct TrainOptions {
   SolverKind solver = SolverKind::dual;
   Loss loss = Loss::squared_hinge;

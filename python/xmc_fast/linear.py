@@ -27,7 +27,7 @@ from xmc_fast.model import SparseModel
 
 _NO_FLOATS = np.empty(0, np.float32)
 # In the order of the core's enums; a model as start comes after the named rules.
-_SOLVERS = ("dual", "newton", "l1")
+_SOLVERS = ("dual", "newton", "l1", "lanes")  # "lanes" (dual without the search for rare labels): for benches
 _LOSSES = ("squared_hinge", "logistic")
 _INITS = ("zero", "mean", "multi-positive", "bias")
 
