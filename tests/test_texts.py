@@ -364,7 +364,7 @@ def test_another_model(demo, tmp_path):
     assert model.evaluate(demo[2], demo[3])["precision@1"] > 0.2
     model.save(tmp_path / "m")
     assert TextClassifier.load(tmp_path / "m").predict(demo[2], 3) == expected
-    with pytest.raises(ValueError, match="only linear models are explained"):
+    with pytest.raises(ValueError, match="only linear models and label trees are explained, got a Mach"):
         model.explain("egg")
 
 
