@@ -17,12 +17,24 @@ SHARED = {"core", "cluster"}  # folders that others may include
 LAYERS = [
     {"_core", "_threads", "_arrays", "_files", "_folder", "_memory", "_progress", "_work"},
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
-    {"linear", "_checkpoint", "_state", "update", "texts", "tree", "mach", "text", "knn", "declare"},
+    {
+        "linear",
+        "_checkpoint",
+        "_problem",
+        "_state",
+        "update",
+        "texts",
+        "tree",
+        "mach",
+        "text",
+        "knn",
+        "declare",
+    },
     {
         "engine",
         "planner",
         "tuning",
-    },  # models take an engine as an argument (`_work.Engine`), they never import it
+    },  # models take an engine as argument (`_work.Engine`), they never import it
     {"plots", "nn", "serve", "annif"},
     {"cli", "__init__", "__main__"},
 ]

@@ -13,10 +13,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from bench.common import Table, command_line
+from bench.common import Table, command_line, prepared_rows
 from bench.sets import load
 from bench.speed.bench_linear import signs
-from xmc_fast import linear
 
 MIXES = {"none": 0.0, "liblinear": 0.01, "diagonal": 1.0}
 
@@ -82,8 +81,7 @@ def main() -> None:
     present = int(np.sum(np.asarray(Y.sum(axis=0)).ravel() > 0))
     sample = order[np.linspace(0, present - 1, args.labels).astype(int)]
     for bias in (None, 1.0):
-        csr = linear._prepare_rows(X, True, bias).csr
-        A = sp.csr_matrix((csr.data.astype(np.float64), csr.indices, csr.indptr), shape=csr.shape)
+        A = prepared_rows(X, bias=bias)
         for name, mix in MIXES.items():
             total = np.sum([cg_steps(A, signs(Y, k), mix) for k in sample], axis=0)
             row = {"set": args.set, "bias": str(bias), "labels": len(sample), "M": name}

@@ -10,26 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_fast import _core
-from xmc_fast._arrays import Csr, dense_features, features, fingerprint, to_scipy, transpose
+from xmc_fast._arrays import dense_features, features, fingerprint, to_scipy
 from xmc_fast._arrays import labels as labels_of
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_cost
 from xmc_fast._folder import replace_folder
+from xmc_fast._problem import INITS, check_parameters, label_range_of, problem_of, seed_of, settings_of
 from xmc_fast._progress import progress
 from xmc_fast._state import FOLDER as STATE
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import SparseModel
-
-_NO_FLOATS = np.empty(0, np.float32)
-# In the order of the core's enums; a model as start comes after the named rules.
-_SOLVERS = ("dual", "newton", "l1", "lanes")  # "lanes" (dual without the search for rare labels): for benches
-_LOSSES = ("squared_hinge", "logistic")
-_INITS = ("zero", "mean", "multi-positive", "bias")
 
 
 class OneVsAll(BaseEstimator):  # type: ignore[misc]
@@ -174,17 +167,17 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         """
         if Y is None:
             raise ValueError("OneVsAll requires y to be passed, but the target y is None")
-        self._check_parameters()
+        check_parameters(self)
         engine = check_engine(engine)
         x = features(X) if sp.issparse(X) else dense_features(X)
         y = labels_of(Y, n_rows=x.shape[0])
-        label_range = _label_range(labels, y.shape[1])
+        label_range = label_range_of(labels, y.shape[1])
         if keep_state and labels is not None:
             raise ValueError("keep_state needs all labels, got labels=" + repr(labels))
-        seed = self._seed()
-        arrays, options = self._problem(x, y, label_range, seed)
+        seed = seed_of(self)
+        arrays, options = problem_of(self, x, y, label_range, seed)
         options["keep_multipliers"] = bool(keep_state) and self._solver() == "dual"
-        settings = self._settings(seed)
+        settings = settings_of(self, seed)
         fit = {**settings, "labels": list(label_range)}
         with Checkpoint(checkpoint, lambda: {**fit, "data": fingerprint(arrays)}) as store:
             work = LabelBlocks(label_range, int(self.block_labels), options, store.folder)
@@ -324,7 +317,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         params["random_state"] = model.params.get("seed", 0)
         if params.get("solver") == "l1":
             params["solver"] = "auto"
-        if params.get("init") not in _INITS:
+        if params.get("init") not in INITS:
             params.pop("init", None)
         if not str(params.get("positive_weight", "")).startswith("balanced") and isinstance(
             params.get("positive_weight"), str
@@ -344,44 +337,6 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             return 0.0
         Yt = to_scipy(truth.indptr, truth.indices, np.ones(len(truth.indices), np.float32), truth.shape)
         return float(np.asarray(Yt[rows, top.indices]).sum() / top.shape[0])
-
-    def _problem(
-        self, x: Csr | npt.NDArray[np.float32], y: Csr, label_range: tuple[int, int], seed: int
-    ) -> tuple[Arrays, dict[str, Any]]:
-        """The core's arrays and options. X goes as it is: the core scales rows and adds the bias."""
-        csr = x if isinstance(x, Csr) else _empty(x.shape[1])
-        positives = transpose(y)
-        n_columns = x.shape[1] + (self.bias is not None)
-        init, start = self._start(y.shape[1], label_range, n_columns)
-        arrays: Arrays = {
-            "x_indptr": csr.indptr,
-            "x_indices": csr.indices,
-            "x_data": csr.data,
-            "x_dense": np.empty((0, 0), np.float32) if isinstance(x, Csr) else x,
-            "y_indptr": positives.indptr,
-            "y_indices": positives.indices,
-            "cost_positive": _positive_cost(self.positive_weight, np.diff(positives.indptr), x.shape[0]),
-            "warm_indptr": start.indptr,
-            "warm_indices": start.indices,
-            "warm_data": start.data,
-        }
-        options = {
-            "n_features": x.shape[1],
-            "normalize": bool(self.normalize),
-            "bias": None if self.bias is None else float(self.bias),
-            "solver": _SOLVERS.index(self._solver()),
-            "loss": _LOSSES.index(self.loss),
-            "init": init,
-            "C": float(self.C),
-            "tol": float(self.tol),
-            "max_iter": int(self.max_iter),
-            "seed": seed,
-            "threshold": float(self.prune),
-            "keep_top": int(self.keep_top or 0),
-            "old_rows": 0,
-            "keep_multipliers": False,
-        }
-        return arrays, options
 
     def _solve(
         self, work: LabelBlocks, arrays: Arrays, store: Checkpoint, engine: Engine | None
@@ -406,46 +361,6 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             cost = expected_cost(np.diff(arrays["y_indptr"]), rows, [blocks[b] for b in todo])
             return {"engine": engine.run(work, arrays, todo, cost, n_jobs=self.n_jobs, on_block=on_block)}
 
-    def _seed(self) -> int:
-        if isinstance(self.random_state, (int, np.integer)):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(1 << 31))
-
-    def _check_parameters(self) -> None:
-        def fail(name: str, expected: str) -> None:
-            raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}")
-
-        for name, choices in (
-            ("loss", ("squared_hinge", "logistic")),
-            ("penalty", ("l2", "l1")),
-            ("solver", ("auto", "dual", "newton")),
-        ):
-            if getattr(self, name) not in choices:
-                fail(name, f"one of {', '.join(map(repr, choices))}")
-        for name in ("C", "tol"):
-            if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
-                fail(name, "a positive number")
-        if not (_is_number(self.prune) and self.prune >= 0):
-            fail("prune", "at least 0")
-        if self.bias is not None and not _is_number(self.bias):
-            fail("bias", "a finite number or None")
-        if self.keep_top is not None and self.keep_top < 1:
-            fail("keep_top", "at least 1 or None")
-        for name in ("block_labels", "max_iter"):
-            if getattr(self, name) < 1:
-                fail(name, "at least 1")
-        if isinstance(self.init, str) and self.init not in _INITS:
-            fail("init", f"one of {', '.join(map(repr, _INITS))} or a SparseModel")
-        if not isinstance(self.init, (str, SparseModel)):
-            fail("init", "a name or a SparseModel")
-        if self.penalty == "l1" and self.loss != "squared_hinge":
-            fail("loss", "'squared_hinge' with penalty='l1'")
-        if self.penalty == "l1" or self.loss == "logistic":
-            able = ("auto",) if self.penalty == "l1" else ("auto", "newton")
-            if self.solver not in able:
-                given = f"loss={self.loss!r}, penalty={self.penalty!r}"
-                fail("solver", f"one of {', '.join(map(repr, able))} with {given}")
-
     def _solver(self) -> str:
         """The core's name of the solver. A model to start from is for the Newton solver."""
         if self.penalty == "l1":
@@ -453,82 +368,3 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         if self.solver != "auto":
             return self.solver
         return "newton" if self.loss == "logistic" or isinstance(self.init, SparseModel) else "dual"
-
-    def _start(self, n_labels: int, label_range: tuple[int, int], n_columns: int) -> tuple[int, Csr]:
-        """The rule's number and the CSR arrays of the first weights (n_labels x n_columns; empty: none)."""
-        if isinstance(self.init, str):
-            return _INITS.index(self.init), _empty(n_columns)
-        first, last = label_range
-        W = features(self.init.to_csr(), "init", n_features=n_columns)
-        if W.shape[0] == n_labels:
-            return len(_INITS), W
-        if W.shape[0] != last - first:
-            raise ValueError(f"init has {W.shape[0]} labels, expected {last - first}")
-        tail = np.full(n_labels - last, W.indptr[-1])
-        indptr = np.concatenate([np.zeros(first, np.int64), W.indptr, tail])
-        return len(_INITS), Csr(indptr, W.indices, W.data, (n_labels, n_columns))
-
-    def _settings(self, seed: int) -> dict[str, Any]:
-        """What decides the model's bits, beside the data."""
-        weight = self.positive_weight
-        if weight is not None and not isinstance(weight, (str, int, float)):
-            weight = fingerprint({"positive_weight": np.asarray(weight, np.float32)})
-        return {
-            "C": float(self.C),
-            "loss": self.loss,
-            "penalty": self.penalty,
-            "tol": float(self.tol),
-            "bias": None if self.bias is None else float(self.bias),
-            "normalize": bool(self.normalize),
-            "prune": float(self.prune),
-            "keep_top": self.keep_top,
-            "positive_weight": weight,
-            "block_labels": int(self.block_labels),
-            "solver": self._solver(),
-            "init": self.init if isinstance(self.init, str) else _model_hash(self.init),
-            "max_iter": int(self.max_iter),
-            "seed": seed,
-            "simd": _core.simd_level(),
-        }
-
-
-def _empty(columns: int) -> Csr:
-    return Csr(np.zeros(1, np.int64), np.empty(0, np.int32), _NO_FLOATS, (0, columns))
-
-
-def _model_hash(model: SparseModel) -> str:
-    W = features(model.to_csr(), "init")
-    return fingerprint({"indptr": W.indptr, "indices": W.indices, "data": W.data})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
-
-
-def _label_range(given: tuple[int, int] | None, n_labels: int) -> tuple[int, int]:
-    start, stop = (0, n_labels) if given is None else (int(given[0]), int(given[1]))
-    if not 0 <= start < stop <= n_labels:
-        raise ValueError(f"labels must be a range inside (0, {n_labels}), got ({start}, {stop})")
-    return start, stop
-
-
-def _positive_cost(weight: Any, counts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:
-    """c+ per label, or empty for 1."""
-    if weight is None:
-        return _NO_FLOATS
-    if isinstance(weight, str):
-        name, power = (*weight.split("^"), "1")[:2]
-        if name != "balanced" or not power.replace(".", "", 1).isdecimal():
-            raise ValueError(
-                f"positive_weight must be numbers, 'balanced', 'balanced^0.5' or None, got {weight!r}"
-            )
-        ratio = np.maximum((n - counts) / np.maximum(counts, 1), 1e-6)
-        return (ratio ** float(power)).astype(np.float32)
-    cost = np.broadcast_to(np.asarray(weight, np.float32), counts.shape) if np.ndim(weight) == 0 else None
-    if cost is None:
-        cost = np.asarray(weight, np.float32)
-        if cost.shape != counts.shape:
-            raise ValueError(f"positive_weight has shape {cost.shape}, expected ({len(counts)},)")
-    if not np.all(np.isfinite(cost) & (cost > 0)):
-        raise ValueError("positive_weight must be positive and finite")
-    return np.ascontiguousarray(cost)

@@ -22,6 +22,7 @@ from xmc_fast import _core
 from xmc_fast._arrays import Csr, dense_features, features, fingerprint, to_scipy
 from xmc_fast._arrays import labels as labels_of
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, joined_reports
+from xmc_fast._problem import check_parameters, problem_of, seed_of, settings_of
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
 from xmc_fast.model import Block, SparseModel
@@ -88,7 +89,7 @@ def apply_change(
 ) -> OneVsAll:
     """Train what a change asks for. ``same_rows``: the old rows have the values they had (else all labels move)."""
     state = replace(state, objective=state.objective.copy(), gap=state.gap.copy())
-    settings = estimator._settings(estimator._seed())
+    settings = settings_of(estimator, seed_of(estimator))
     same_problem = same_rows and {**state.settings} == settings
     old_model = estimator.model_
     if change.only_new_labels and same_problem and change.X.shape[1] == old_model.n_features:
@@ -203,7 +204,7 @@ def _screen(
     place = np.concatenate([change.rows, old.shape[0] + np.arange(change.rows_added)])
     coo = change.Y.tocoo()
     spread = sp.csr_matrix((coo.data, (place[coo.row], coo.col)), (x.shape[0], change.Y.shape[1]))
-    arrays, options = estimator._problem(x, labels_of(spread), (0, spread.shape[1]), 0)
+    arrays, options = problem_of(estimator, x, labels_of(spread), (0, spread.shape[1]), 0)
     alpha = state.alpha[np.where(change.labels < 0, 0, change.labels)]
     shared = ("x_indptr", "x_indices", "x_data", "x_dense", "y_indptr", "y_indices", "cost_positive")
     problem: dict[str, Any] = {name: arrays[name] for name in shared}
@@ -263,9 +264,9 @@ def _solve(
         y, label_range = labels_of(change.Y), (int(trained[0]), int(trained[-1]) + 1)
     else:
         y, label_range = labels_of(change.Y[:, trained]), (0, len(trained))
-    estimator._check_parameters()
-    seed = estimator._seed()
-    arrays, options = estimator._problem(x, y, label_range, seed)
+    check_parameters(estimator)
+    seed = seed_of(estimator)
+    arrays, options = problem_of(estimator, x, y, label_range, seed)
     options["keep_multipliers"] = estimator._solver() == "dual"
     if start is not None and options["keep_multipliers"]:
         arrays |= start
