@@ -24,6 +24,7 @@ from xmc_fast._files import write_text
 from xmc_fast._folder import check_same_fit, read_json
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
+from xmc_fast.texts._fit import make_vectorizer
 from xmc_fast.texts._inputs import Columns, text_columns
 from xmc_fast.texts._labels import encode
 
@@ -248,7 +249,7 @@ class _Data:
             if self.texts is None:
                 made = self.X[np.sort(self.train)], self.X[self.valid]
             else:
-                vectorizer = TextClassifier(n_jobs=self.n_jobs, **_text_options(setting))._make_vectorizer()
+                vectorizer = make_vectorizer(TextClassifier(n_jobs=self.n_jobs, **_text_options(setting)))
                 made = (
                     vectorizer.fit_transform(self.texts.take(np.sort(self.train)).given),
                     vectorizer.transform(self.texts.take(self.valid).given),

@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_fast.linear import OneVsAll
-from xmc_fast.model import SparseModel
-from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
-from xmc_fast.texts._decide import CANDIDATES, Decision, check_rule, fit_decision
+from xmc_fast.texts._decide import Decision
 from xmc_fast.texts._evaluation import Evaluation, evaluation
 from xmc_fast.texts._explain import (
     Explanation,
@@ -28,10 +24,13 @@ from xmc_fast.texts._explain import (
     explain,
     nearest_examples,
 )
+from xmc_fast.texts._fit import fit_texts
 from xmc_fast.texts._inputs import one_row, text_columns
+from xmc_fast.texts._join import concat, join
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
+from xmc_fast.texts._state import TextState
 from xmc_fast.texts._suggestions import Suggestion, frame, suggestions
-from xmc_fast.texts._update import TextState, update_texts
+from xmc_fast.texts._update import update_texts
 
 Path = str | os.PathLike[str]
 
@@ -102,7 +101,12 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     [[]]
     """
 
+    label_names_: list[str]
     label_counts_: npt.NDArray[np.int64] | None
+    vectorizer_: Any
+    model_: Any
+    text_columns_: list[str]
+    fit_report_: dict[str, Any]
     reading_: dict[str, Any]
     state_: TextState | None = None
     decision_: Decision | None = None
@@ -173,64 +177,9 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             How many labels `predict` gives when it is not told ``k``: a threshold per label or a common one,
             chosen on the rows held out for probabilities, or so many labels. By default five.
         """
-        if decide is not None:
-            check_rule(decide)
-        if not 0 <= self.calibrate < 1:
-            raise ValueError(f"calibrate must be a share from 0 to below 1, got {self.calibrate!r}")
-        columns = text_columns(texts)
-        encoded = encode(labels, label_names, sep)
-        if encoded.Y.shape[0] != columns.n_rows:
-            raise ValueError(f"texts has {columns.n_rows} rows, labels has {encoded.Y.shape[0]}")
-        filled = columns.filled
-        Y = encoded.known
-        usable = np.flatnonzero(filled & (np.diff(Y.indptr) > 0))
-        if not len(usable):
-            raise ValueError(f"none of the {columns.n_rows} rows has both a text and a label")
-        names = encoded.names
-        if label_names is None and encoded.by_name:  # not those of unusable rows only
-            found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
-            names, Y = [names[i] for i in found], Y[:, found]
-        train, held_out = self._split(usable)
-        self.text_columns_ = columns.names
-        self.label_names_ = names
-        self.reading_ = {"sep": sep or encoded.sep} if encoded.sep else {}
-        counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
-        self.vectorizer_, self._feature_names = self._make_vectorizer(), None
-        X = self.vectorizer_.fit_transform(columns.take(train).given)
-        options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
-        options |= {"keep_state": True} if keep_state else {}
-        given = {name: value for name, value in options.items() if value is not None}
-        fitted = self._make_model().fit(X, Y[train], **given)
-        linear = getattr(fitted, "model_", None)
-        self.model_ = linear if isinstance(linear, SparseModel) else fitted
-        if label_range is not None:
-            chosen = slice(*label_range)
-            self.label_names_, counts, Y = self.label_names_[chosen], counts[chosen], Y[:, chosen]
-        self.label_counts_ = counts
-        if isinstance(self.model_, SparseModel):
-            self.model_ = _store.named(self.model_, self.label_names_)
-        self.fit_report_ = {
-            "rows": columns.n_rows,
-            "trained": len(train),
-            "held_out": len(held_out),
-            "empty_texts": int((~filled).sum()),
-            "missing_texts": columns.missing,
-            "unlabelled_rows": int((~encoded.labelled).sum()),
-            "repeated_labels": encoded.repeated,
-            "unknown_labels": len(encoded.unknown),
-            "labels": len(self.label_names_),
-            "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
-            "calibrated": False,
-        }
-        X_held = self.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
-        if len(held_out):
-            self._calibrate_rows(X_held, Y[held_out])
-        self.decision_ = None if decide is None else self._decide(decide, X_held, Y[held_out])
-        self.state_ = None
-        if keep_state:
-            rows = train.astype(np.int64), held_out.astype(np.int64)
-            self.state_ = TextState(fitted.state_, *rows, X_held, Y[held_out], columns.n_rows)
-        return self
+        return fit_texts(
+            self, texts, labels, sep, label_names, label_range, checkpoint, engine, keep_state, decide
+        )
 
     def update(
         self,
@@ -440,20 +389,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
 
         ``vectorizer`` is an `xmc_fast.text.TfidfVectorizer`, or scikit-learn's without functions of the user.
         """
-        out = cls()
-        terms = _store.n_terms(vectorizer)
-        features = getattr(model, "n_features", getattr(model, "n_features_in_", terms))
-        if terms != features:
-            raise ValueError(f"the vectorizer has {terms} terms, the model {features} features")
-        if label_names is None:
-            label_names = getattr(model, "label_names", None)
-        n_labels = int(getattr(model, "n_labels", getattr(model, "n_labels_", 0)))
-        names = [str(i) for i in range(n_labels)] if label_names is None else [str(n) for n in label_names]
-        if len(names) != n_labels:
-            raise ValueError(f"label_names has {len(names)} entries, the model has {n_labels} labels")
-        out.vectorizer_, out.model_, out.label_names_ = vectorizer, model, names
-        out.text_columns_, out.label_counts_, out.fit_report_, out.reading_ = [""], None, {}, {}
-        return out
+        return join(cls, vectorizer, model, label_names)
 
     @classmethod
     def concat(cls, parts: Sequence[TextClassifier]) -> TextClassifier:
@@ -461,54 +397,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
 
         Each label keeps the probabilities that were fitted in its part.
         """
-        if not parts:
-            raise ValueError("parts must hold at least one classifier, got none")
-        first = parts[0]
-        for position, part in enumerate(parts):
-            if not _store.same_vectorizer(part.vectorizer_, first.vectorizer_):
-                raise ValueError(
-                    f"parts[{position}] has another vectorizer than parts[0]: they were trained on other texts"
-                )
-        names = [name for part in parts for name in part.label_names_]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the label {twice!r} is in two parts")
-        model = SparseModel.concat([part.model_ for part in parts])
-        model.calibration = _store.joined_calibration([part.model_.calibration for part in parts])
-        out = cls(**first.get_params(deep=False))
-        out.vectorizer_, out.label_names_, out.text_columns_ = first.vectorizer_, names, first.text_columns_
-        out.model_ = _store.named(model, names)
-        counts = [part.label_counts_ for part in parts if part.label_counts_ is not None]
-        out.label_counts_ = np.concatenate(counts) if len(counts) == len(parts) else None
-        out.fit_report_, out.reading_ = {**first.fit_report_, "labels": len(names)}, first.reading_
-        return out
-
-    def _split(self, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Rows to train on and rows to calibrate on, both ascending."""
-        n_held = round(self.calibrate * len(rows))
-        chosen = check_random_state(self.random_state).permutation(len(rows))[:n_held]
-        held = np.zeros(len(rows), bool)
-        held[chosen] = True
-        return rows[~held], rows[held]
-
-    def _make_vectorizer(self) -> TfidfVectorizer:
-        hashed = self.hashing is not None
-        return TfidfVectorizer(
-            analyzer=self.analyzer,
-            ngram_range=self.ngram_range,
-            min_df=1 if hashed else self.min_df,
-            stop_words=self.stop_words,
-            strip_accents=self.strip_accents,
-            sublinear_tf=self.sublinear_tf,
-            n_features=self.hashing,
-            weights=self.weights,
-            n_jobs=self.n_jobs,
-        )
-
-    def _make_model(self) -> Any:
-        if self.model is None:
-            return OneVsAll(n_jobs=self.n_jobs, random_state=self.random_state)
-        return clone(self.model)
+        return concat(cls, parts)
 
     def transform(self, texts: Any) -> sp.csr_matrix:
         """The tf-idf rows of texts that the model is applied to, float32."""
@@ -529,11 +418,6 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         rule = self.decision_ if k is None else None
         return None if rule is None or (len(rule.thresholds) and proba is False) else rule
 
-    def _decide(self, rule: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> Decision:
-        """Fit a rule on held-out rows."""
-        top = self.model_.predict(X, CANDIDATES, proba=True) if self.calibrated and X.shape[0] else None
-        return fit_decision(rule, top, Y)
-
     def _top(
         self, X: sp.csr_matrix, k: int | None, threshold: float | None, proba: bool | None
     ) -> sp.csr_matrix:
@@ -549,12 +433,3 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         if threshold is not None:
             keep &= top.data >= threshold
         return keep_entries(top, keep)
-
-    def _calibrate_rows(self, X: sp.csr_matrix, Y: sp.csr_matrix) -> None:
-        if not hasattr(self.model_, "calibrate"):
-            return
-        try:
-            self.model_.calibrate(X, Y, n_jobs=self.n_jobs)
-        except ValueError:  # no right label among the candidates of so few rows
-            return
-        self.fit_report_["calibrated"] = True

@@ -1,15 +1,9 @@
-"""Updates of text classifiers: new, changed and removed texts, new words and labels (`TextClassifier.update`).
-
-The state is that of the linear model (`xmc_fast._state`) with the rows held out for probabilities and the number of
-each row as it was given: the first text of ``fit`` is row 0, updates go on counting.
-"""
+"""Updates of text classifiers: new, changed and removed texts, new words and labels (`TextClassifier.update`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,74 +11,20 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast._arrays import to_scipy
-from xmc_fast._state import FOLDER, FitState
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model import SparseModel
-from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
+from xmc_fast.texts._fit import calibrate, make_decision, split
 from xmc_fast.texts._inputs import Columns, text_columns
 from xmc_fast.texts._labels import encode
+from xmc_fast.texts._state import TextState
 from xmc_fast.update import apply_change, find_change
 
 if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
 
-_FILE = "texts.safetensors"
 DRIFT = 0.05  # from this mean relative change of the idf on, advise to refresh it
-
-
-@dataclass
-class TextState:
-    """What `TextClassifier.update` starts from."""
-
-    linear: FitState
-    rows: npt.NDArray[np.int64]  # number of each training row
-    held_rows: npt.NDArray[np.int64]  # of each row held out
-    X_held: sp.csr_matrix
-    Y_held: sp.csr_matrix
-    n_rows: int  # rows given so far
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory, and about those on disk."""
-        return self.linear.nbytes + int(self.X_held.data.nbytes + self.X_held.indices.nbytes)
-
-    def write(self, folder: Path) -> None:
-        """Write it into the folder of a classifier."""
-        self.linear.write(folder / FOLDER)
-        tensors = {
-            "rows": self.rows,
-            "held_rows": self.held_rows,
-            "n_rows": np.array([self.n_rows], np.int64),
-        }
-        for name in ("X_held", "Y_held"):
-            matrix = getattr(self, name)
-            tensors |= {f"{name}.{part}": getattr(matrix, part) for part in ("indptr", "indices", "data")}
-            tensors[f"{name}.shape"] = np.array(matrix.shape, np.int64)
-        write_tensors(folder / FOLDER / _FILE, tensors, {})
-
-    @staticmethod
-    def read(folder: Path) -> TextState | None:
-        """What `write` wrote, if anything."""
-        if not (folder / FOLDER / _FILE).is_file():
-            return None
-        found, _ = read_tensors(folder / FOLDER / _FILE, map_file=True, verify=False)
-
-        def matrix(name: str) -> sp.csr_matrix:
-            indptr, indices, data = (found[f"{name}.{part}"] for part in ("indptr", "indices", "data"))
-            rows, columns = found[f"{name}.shape"].tolist()
-            return to_scipy(indptr, indices, data, (rows, columns))
-
-        linear = FitState.read(folder / FOLDER)
-        return TextState(
-            linear,
-            found["rows"],
-            found["held_rows"],
-            matrix("X_held"),
-            matrix("Y_held"),
-            int(found["n_rows"][0]),
-        )
 
 
 def update_texts(
@@ -111,7 +51,7 @@ def update_texts(
     )
     names = [*changed.names, *changed.unknown]
     usable = np.flatnonzero(columns.filled & encoded.labelled)
-    train, held = classifier._split(usable)
+    train, held = split(classifier, usable)
     vectorizer = grown(classifier.vectorizer_, columns.take(train), len(state.rows)) if len(train) else None
     vectorizer = vectorizer or classifier.vectorizer_
     width = len(names)
@@ -163,11 +103,11 @@ def update_texts(
     report |= {"rows": classifier.state_.n_rows, "labels": len(kept_labels), "calibrated": False}
     report |= {"trained": len(classifier.state_.rows), "held_out": len(classifier.state_.held_rows)}
     if len(classifier.state_.held_rows):
-        classifier._calibrate_rows(classifier.state_.X_held, Y_held)
+        calibrate(classifier, classifier.state_.X_held, Y_held)
     if classifier.decision_ is not None:
         rule = classifier.decision_.rule
         given = int(rule) if rule.isdecimal() else rule
-        classifier.decision_ = classifier._decide(given, classifier.state_.X_held, Y_held)
+        classifier.decision_ = make_decision(classifier, given, classifier.state_.X_held, Y_held)
     return classifier
 
 

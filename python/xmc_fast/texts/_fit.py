@@ -1,0 +1,150 @@
+"""Training of text classifiers (`TextClassifier.fit`): names to columns, texts to features, probabilities, a rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+
+from xmc_fast.linear import OneVsAll
+from xmc_fast.model import SparseModel
+from xmc_fast.text import TfidfVectorizer
+from xmc_fast.texts import _store
+from xmc_fast.texts._decide import CANDIDATES, Decision, check_rule, fit_decision
+from xmc_fast.texts._inputs import text_columns
+from xmc_fast.texts._labels import encode
+from xmc_fast.texts._state import TextState
+
+if TYPE_CHECKING:
+    from xmc_fast.texts._classifier import TextClassifier
+
+Rows = npt.NDArray[np.intp]
+
+
+def fit_texts(
+    classifier: TextClassifier,
+    texts: Any,
+    labels: Any,
+    sep: str | None,
+    label_names: Sequence[str] | None,
+    label_range: tuple[int, int] | None,
+    checkpoint: str | os.PathLike[str] | None,
+    engine: Any,
+    keep_state: bool,
+    decide: Any,
+) -> TextClassifier:
+    """See `TextClassifier.fit`."""
+    if decide is not None:
+        check_rule(decide)
+    if not 0 <= classifier.calibrate < 1:
+        raise ValueError(f"calibrate must be a share from 0 to below 1, got {classifier.calibrate!r}")
+    columns = text_columns(texts)
+    encoded = encode(labels, label_names, sep)
+    if encoded.Y.shape[0] != columns.n_rows:
+        raise ValueError(f"texts has {columns.n_rows} rows, labels has {encoded.Y.shape[0]}")
+    filled = columns.filled
+    Y = encoded.known
+    usable = np.flatnonzero(filled & (np.diff(Y.indptr) > 0))
+    if not len(usable):
+        raise ValueError(f"none of the {columns.n_rows} rows has both a text and a label")
+    names = encoded.names
+    if label_names is None and encoded.by_name:  # not those of unusable rows only
+        found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
+        names, Y = [names[i] for i in found], Y[:, found]
+    train, held_out = split(classifier, usable)
+    counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
+    classifier.text_columns_ = columns.names
+    classifier.reading_ = {"sep": sep or encoded.sep} if encoded.sep else {}
+    classifier.vectorizer_, classifier._feature_names = make_vectorizer(classifier), None
+    X = classifier.vectorizer_.fit_transform(columns.take(train).given)
+    options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
+    options |= {"keep_state": True} if keep_state else {}
+    given = {name: value for name, value in options.items() if value is not None}
+    fitted = _make_model(classifier).fit(X, Y[train], **given)
+    linear = getattr(fitted, "model_", None)
+    classifier.model_ = linear if isinstance(linear, SparseModel) else fitted
+    if label_range is not None:
+        chosen = slice(*label_range)
+        names, counts, Y = names[chosen], counts[chosen], Y[:, chosen]
+    classifier.label_names_, classifier.label_counts_ = names, counts
+    if isinstance(classifier.model_, SparseModel):
+        classifier.model_ = _store.named(classifier.model_, names)
+    classifier.fit_report_ = {
+        "rows": columns.n_rows,
+        "trained": len(train),
+        "held_out": len(held_out),
+        "empty_texts": int((~filled).sum()),
+        "missing_texts": columns.missing,
+        "unlabelled_rows": int((~encoded.labelled).sum()),
+        "repeated_labels": encoded.repeated,
+        "unknown_labels": len(encoded.unknown),
+        "labels": len(names),
+        "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
+        "calibrated": False,
+    }
+    X_held = classifier.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
+    Y_held = Y[held_out]
+    if len(held_out):
+        calibrate(classifier, X_held, Y_held)
+    classifier.decision_ = None if decide is None else make_decision(classifier, decide, X_held, Y_held)
+    classifier.state_ = None
+    if keep_state:
+        rows = train.astype(np.int64), held_out.astype(np.int64)
+        classifier.state_ = TextState(fitted.state_, *rows, X_held, Y_held, columns.n_rows)
+    return classifier
+
+
+def split(classifier: TextClassifier, rows: Rows) -> tuple[Rows, Rows]:
+    """Rows to train on and rows to calibrate on, both ascending."""
+    n_held = round(classifier.calibrate * len(rows))
+    chosen = check_random_state(classifier.random_state).permutation(len(rows))[:n_held]
+    held = np.zeros(len(rows), bool)
+    held[chosen] = True
+    return rows[~held], rows[held]
+
+
+def make_vectorizer(classifier: TextClassifier) -> TfidfVectorizer:
+    """A vectorizer with the classifier's parameters."""
+    hashed = classifier.hashing is not None
+    return TfidfVectorizer(
+        analyzer=classifier.analyzer,
+        ngram_range=classifier.ngram_range,
+        min_df=1 if hashed else classifier.min_df,
+        stop_words=classifier.stop_words,
+        strip_accents=classifier.strip_accents,
+        sublinear_tf=classifier.sublinear_tf,
+        n_features=classifier.hashing,
+        weights=classifier.weights,
+        n_jobs=classifier.n_jobs,
+    )
+
+
+def _make_model(classifier: TextClassifier) -> Any:
+    if classifier.model is None:
+        return OneVsAll(n_jobs=classifier.n_jobs, random_state=classifier.random_state)
+    return clone(classifier.model)
+
+
+def calibrate(classifier: TextClassifier, X: sp.csr_matrix, Y: sp.csr_matrix) -> None:
+    """Fit probabilities on held-out rows where the model has them."""
+    if not hasattr(classifier.model_, "calibrate"):
+        return
+    try:
+        classifier.model_.calibrate(X, Y, n_jobs=classifier.n_jobs)
+    except ValueError:  # no right label among the candidates of so few rows
+        return
+    classifier.fit_report_["calibrated"] = True
+
+
+def make_decision(classifier: TextClassifier, rule: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> Decision:
+    """Fit a rule on held-out rows."""
+    top = (
+        classifier.model_.predict(X, CANDIDATES, proba=True) if classifier.calibrated and X.shape[0] else None
+    )
+    return fit_decision(rule, top, Y)
