@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import threadpoolctl
 
 import xmc_fast
-from xmc_fast import _arrays, _core
+from xmc_fast import _core, _validate
 from xmc_fast._files import atomic_path
 from xmc_fast._threads import resolve_threads
 
@@ -112,7 +112,7 @@ def test_import_is_light():
 
 def test_features_sorts_sums_and_converts():
     X = sp.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([2, 0, 2]), np.array([0, 3, 3])), shape=(2, 3))
-    c = _arrays.features(X)
+    c = _validate.features(X)
     assert c.indices.tolist() == [0, 2]
     assert c.data.tolist() == [2.0, 4.0]
     assert c.data.dtype == np.float32
@@ -123,37 +123,37 @@ def test_features_sorts_sums_and_converts():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_features_refuses_non_finite(bad):
     with pytest.raises(ValueError, match=r"X must be finite, got .* at row 1, column 2"):
-        _arrays.features(np.array([[1.0, 0, 0], [0, 0, bad]]))
+        _validate.features(np.array([[1.0, 0, 0], [0, 0, bad]]))
 
 
 def test_features_wrong_width():
     with pytest.raises(ValueError, match="X has 3 columns, expected 4"):
-        _arrays.features(np.ones((2, 3)), n_features=4)
+        _validate.features(np.ones((2, 3)), n_features=4)
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.float32, np.float64])
 def test_labels_any_dtype_gives_the_same(dtype):
     Y = np.zeros((3, 300))
     Y[0, 299] = Y[2, 5] = 1
-    c = _arrays.labels(sp.csr_matrix(Y.astype(dtype)))
+    c = _validate.labels(sp.csr_matrix(Y.astype(dtype)))
     assert c.indptr.tolist() == [0, 1, 1, 2]
     assert c.indices.tolist() == [299, 5]
 
 
 def test_labels_drops_stored_zeros_and_duplicates():
     Y = sp.csr_matrix((np.array([1, 0, 1]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
-    assert _arrays.labels(Y).indices.tolist() == [1]
+    assert _validate.labels(Y).indices.tolist() == [1]
 
 
 def test_labels_refuses_other_values():
     with pytest.raises(ValueError, match=r"Y must be binary \(0/1\), got 2"):
-        _arrays.labels(np.array([[0, 2]]))
+        _validate.labels(np.array([[0, 2]]))
 
 
 def test_transpose_round_trip():
     Y = sp.random(20, 7, 0.3, format="csr", random_state=0)
-    c = _arrays.features(Y)
-    t = _arrays.transpose(_arrays.transpose(c))
+    c = _validate.features(Y)
+    t = _validate.transpose(_validate.transpose(c))
     for a, b in zip(c, t, strict=True):
         assert np.array_equal(a, b)
 

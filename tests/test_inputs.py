@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import xmc_fast
 from xmc_fast import cluster, decide, knn, metrics, propensity
-from xmc_fast._arrays import features, labels
+from xmc_fast._validate import features, labels
 from xmc_fast.declare import compress, ridge
 from xmc_fast.mach import bucket_matrix
 

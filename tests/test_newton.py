@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from reference import l1 as l1_reference
 from reference import newton as reference
-from xmc_fast import OneVsAll, _arrays, _checkpoint, _core
+from xmc_fast import OneVsAll, _checkpoint, _core, _validate
 
 LOSSES = ["squared_hinge", "logistic"]
 INITS = ["zero", "mean", "multi-positive", "bias", "warm"]
@@ -31,10 +31,10 @@ CONVERGED, LIMIT, TRIVIAL = 0, 1, 2
 def solve(X, Y, *, solver="newton", loss="squared_hinge", init="mean", C=1.0, tol=0.01, warm=None,
           cost_positive=(), max_iter=1000, threshold=0.0, keep_top=0, block=1000, threads=1):  # fmt: skip
     """Weights (dense, labels x features) and a dict of report columns, in label order."""
-    y = _arrays.transpose(_arrays.labels(Y))
+    y = _validate.transpose(_validate.labels(Y))
     dense = isinstance(X, np.ndarray)
-    x = _arrays.features(sp.csr_matrix((0, X.shape[1])) if dense else X)
-    start = _arrays.features(sp.csr_matrix((0, X.shape[1])) if warm is None else warm)
+    x = _validate.features(sp.csr_matrix((0, X.shape[1])) if dense else X)
+    start = _validate.features(sp.csr_matrix((0, X.shape[1])) if warm is None else warm)
     L = Y.shape[1]
     blocks = [(first, min(first + block, L)) for first in range(0, L, block)]
     parts = {}
@@ -69,7 +69,7 @@ def solve(X, Y, *, solver="newton", loss="squared_hinge", init="mean", C=1.0, to
         on_block=lambda block, *solved: parts.update({block: solved}),
     )
     W = [
-        _arrays.to_scipy(*parts[b][:3], (last - first, X.shape[1])).toarray()
+        _validate.to_scipy(*parts[b][:3], (last - first, X.shape[1])).toarray()
         for b, (first, last) in enumerate(blocks)
     ]
     columns = [parts[b][3] for b in range(len(blocks))]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast._arrays import labels, to_scipy
+from xmc_fast._validate import labels, to_scipy
 from xmc_fast.nn import Declare
 from xmc_fast.nn._declare import SparseMlp
 from xmc_fast.nn.train import Callback, Run

@@ -19,7 +19,7 @@ namespace xmc::bind {
 
 namespace py = pybind11;
 
-// Arrays come in contiguous and of the right type; the Python layer sees to it (xmc_fast._arrays), so a copy
+// Arrays come in contiguous and of the right type; the Python layer sees to it (xmc_fast._validate), so a copy
 // here would be a mistake and is refused.
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
@@ -37,7 +37,7 @@ CsrView<Index, Value> csr_view(int64_t cols, const Array<int64_t>& indptr, const
 }
 
 // A sparse matrix as one argument: the tuple (indptr, indices, data, (rows, cols)) of Python, e.g.
-// xmc_fast._arrays.Csr, which owns the arrays. Empty data: binary. The dtypes must be exact, else TypeError.
+// xmc_fast._validate.Csr, which owns the arrays. Empty data: binary. The dtypes must be exact, else TypeError.
 template <class Value = float, class Index = int32_t>
 struct Csr {
   Array<int64_t> indptr;

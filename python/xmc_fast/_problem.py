@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.utils import check_random_state
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, fingerprint, transpose
+from xmc_fast._validate import Csr, features, fingerprint, transpose
 from xmc_fast._work import Arrays
 from xmc_fast.model import SparseModel
 

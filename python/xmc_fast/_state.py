@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import Csr, to_scipy
 from xmc_fast._folder import ModelFormatError, replace_folder
 from xmc_fast._folder import write_manifest as write_json
+from xmc_fast._validate import Csr, to_scipy
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 
 FOLDER, KIND = "state", "fit_state"

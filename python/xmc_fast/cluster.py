@@ -12,8 +12,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import features, labels, to_scipy, transpose
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import features, labels, to_scipy, transpose
 
 
 class LabelTree(NamedTuple):

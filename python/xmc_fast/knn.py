@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast import _arrays, _core
+from xmc_fast import _core, _validate
 from xmc_fast._threads import resolve_threads
 
 
@@ -132,7 +132,7 @@ def recover_labels(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    labels = _arrays.labels(Y)
+    labels = _validate.labels(Y)
     n, n_labels = labels.shape
     ids, k = np.asarray(ids), min(int(k), max(1, n_labels))
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape != np.shape(similarity):
@@ -141,11 +141,11 @@ def recover_labels(
         )
     if ids.size and (ids.max() >= n or ids.min() < -1):
         raise ValueError(f"ids must be rows of Y (0 to {n - 1}, or -1), got {ids.min()} to {ids.max()}")
-    ids, weights = _arrays.aligned(ids, np.int32), _arrays.aligned(similarity, np.float32)
+    ids, weights = _validate.aligned(ids, np.int32), _validate.aligned(similarity, np.float32)
     found_labels, scores, found = _core.recover_labels(ids, weights, labels, k, resolve_threads(n_jobs))
     keep = np.arange(k) < found[:, None]
     indptr = np.concatenate([[0], np.cumsum(found)])
-    return _arrays.to_scipy(indptr, found_labels[keep], scores[keep], (len(ids), n_labels))
+    return _validate.to_scipy(indptr, found_labels[keep], scores[keep], (len(ids), n_labels))
 
 
 def _queries(queries: Any, q: int, features: int) -> npt.NDArray[np.float32]:
@@ -158,7 +158,7 @@ def _queries(queries: Any, q: int, features: int) -> npt.NDArray[np.float32]:
 
 
 def _dense(values: Any, name: str) -> npt.NDArray[np.float32]:
-    array = _arrays.aligned(values, np.float32)
+    array = _validate.aligned(values, np.float32)
     if array.ndim != 2:
         raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
     if not np.isfinite(array).all():

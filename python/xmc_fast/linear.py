@@ -12,8 +12,6 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_fast._arrays import dense_features, features, fingerprint, to_scipy
-from xmc_fast._arrays import labels as labels_of
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_cost
 from xmc_fast._folder import replace_folder
 from xmc_fast._problem import INITS, check_parameters, label_range_of, problem_of, seed_of, settings_of
@@ -21,6 +19,8 @@ from xmc_fast._progress import progress
 from xmc_fast._state import FOLDER as STATE
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
+from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import SparseModel
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast import _arrays
+from xmc_fast import _validate
 
 __all__ = [
     "JPV",
@@ -169,8 +169,8 @@ def direct(Y_observed: Any, Y_controlled: Any, *, shrinkage: float = 5.0) -> Vec
     >>> direct(observed, controlled, shrinkage=0.0).p
     array([0.25, 0.5 ])
     """
-    observed = _arrays.labels(Y_observed, "Y_observed")
-    controlled = _arrays.labels(Y_controlled, "Y_controlled", n_labels=observed.shape[1])
+    observed = _validate.labels(Y_observed, "Y_observed")
+    controlled = _validate.labels(Y_controlled, "Y_controlled", n_labels=observed.shape[1])
     if shrinkage < 0:
         raise ValueError(f"shrinkage must be >= 0, got {shrinkage}")
     if len(controlled.indices) == 0 or len(observed.indices) == 0:
@@ -203,7 +203,7 @@ def estimate(Y: Any, model: str | float | PropensityModel | npt.NDArray[Any] = "
     >>> estimate(np.eye(3), 0.5)
     array([0.5, 0.5, 0.5])
     """
-    labels = _arrays.labels(Y)
+    labels = _validate.labels(Y)
     counts = np.bincount(labels.indices, minlength=labels.shape[1])
     if isinstance(model, str):
         if model not in PRESETS:
@@ -265,7 +265,7 @@ def surrogate_weights(
         if counts is None:
             raise ValueError("beta needs counts (how often each label occurs)")
         if sp.issparse(counts) or np.ndim(counts) == 2:
-            labels = _arrays.labels(counts, "counts")
+            labels = _validate.labels(counts, "counts")
             counts = np.bincount(labels.indices, minlength=labels.shape[1])
         if np.shape(counts) != p.shape:
             raise ValueError(f"counts has shape {np.shape(counts)}, expected {p.shape}")

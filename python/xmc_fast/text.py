@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy
 from xmc_fast.data import TextColumn, as_texts
 from xmc_fast.data._unicode import fold_table, resolve_sigma, word_bits
 

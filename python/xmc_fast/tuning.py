@@ -18,10 +18,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import metrics
-from xmc_fast._arrays import features, fingerprint
-from xmc_fast._arrays import labels as labels_of
 from xmc_fast._files import write_text
 from xmc_fast._folder import check_same_fit, read_json
+from xmc_fast._validate import features, fingerprint
+from xmc_fast._validate import labels as labels_of
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
 from xmc_fast.texts._fit import make_vectorizer

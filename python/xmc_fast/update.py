@@ -19,12 +19,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, dense_features, features, fingerprint, to_scipy
-from xmc_fast._arrays import labels as labels_of
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, joined_reports
 from xmc_fast._problem import check_parameters, problem_of, seed_of, settings_of
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, dense_features, features, fingerprint, to_scipy
+from xmc_fast._validate import labels as labels_of
 from xmc_fast.model import Block, SparseModel
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ def with_probabilities(chosen: Any, proba: Any) -> Any:
     """The chosen labels with their probabilities instead of their gains, best first."""
     import numpy as np
 
-    from xmc_fast._arrays import to_scipy
+    from xmc_fast._validate import to_scipy
 
     width = proba.shape[1]
 

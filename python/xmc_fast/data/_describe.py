@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xmc_fast._arrays import features, labels
+from xmc_fast._validate import features, labels
 
 TAIL = 5  # a tail label has at most this many points
 

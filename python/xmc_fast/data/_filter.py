@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.data._ids import read_id_lines
 from xmc_fast.data._io import Path
 

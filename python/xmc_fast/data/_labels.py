@@ -13,8 +13,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import labels as binary
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import labels as binary
+from xmc_fast._validate import to_scipy
 from xmc_fast.data._column import TextColumn, rows_of
 from xmc_fast.data._parse import MAX_COLUMNS
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy
 from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._io import Path, Piece, file_name, text_pieces
 

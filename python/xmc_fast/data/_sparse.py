@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from xmc_fast import _core
-from xmc_fast._arrays import features, labels
 from xmc_fast._files import atomic_path
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import features, labels
 from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._io import Path, file_name, open_binary
 from xmc_fast.data._parse import XMC_HEADER, Duplicates, Format, check_count, is_sum, read_sparse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy
 from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._parse import MAX_COLUMNS
 

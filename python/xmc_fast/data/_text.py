@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import features, labels, to_scipy
+from xmc_fast._validate import features, labels, to_scipy
 from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._ids import read_id_lines
 from xmc_fast.data._io import Path, file_name, read_lines

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, aligned, to_scipy, valid_csr
-from xmc_fast._arrays import labels as label_matrix
+from xmc_fast._validate import Csr, aligned, to_scipy, valid_csr
+from xmc_fast._validate import labels as label_matrix
 
 
 def from_torch(M: Any) -> Any:

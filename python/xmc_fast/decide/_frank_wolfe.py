@@ -11,8 +11,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr
 from xmc_fast.decide._candidates import (
     check_k,
     check_seed,

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy
 from xmc_fast.decide._candidates import evidence, probabilities, truth_at_entries
 from xmc_fast.decide._metric import AnyMetric, to_metric
 

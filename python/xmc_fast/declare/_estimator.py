@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_fast._arrays import to_scipy
 from xmc_fast._folder import (
     ModelFormatError,
     file_in,
@@ -22,6 +21,7 @@ from xmc_fast._folder import (
     replace_folder,
     write_manifest,
 )
+from xmc_fast._validate import to_scipy
 from xmc_fast.declare._recovery import LabelRecovery, compress
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 

@@ -11,10 +11,10 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, labels
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, features, labels
 from xmc_fast.declare._estimator import CompressedLabels
 from xmc_fast.declare._products import Operator
 from xmc_fast.model import OneRow

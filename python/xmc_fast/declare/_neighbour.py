@@ -9,9 +9,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import features, labels, to_scipy, transpose
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import features, labels, to_scipy, transpose
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._scaling import row_scales, scaled_labels
 

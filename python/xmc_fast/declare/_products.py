@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, transpose
+from xmc_fast._validate import Csr, transpose
 
 Dense = npt.NDArray[np.float32]
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import knn
-from xmc_fast._arrays import labels, to_scipy
+from xmc_fast._validate import labels, to_scipy
 from xmc_fast.declare._neighbour import neighbour_embedding
 from xmc_fast.declare._svd import truncated_svd
 

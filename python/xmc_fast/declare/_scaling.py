@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from xmc_fast._arrays import Csr
+from xmc_fast._validate import Csr
 
 
 def row_scales(y: Csr, label_scaling: str) -> npt.NDArray[np.float32]:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xmc_fast._arrays import Csr, labels, to_scipy, transpose
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, labels, to_scipy, transpose
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._scaling import scaled_labels
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xmc_fast._arrays import fingerprint
 from xmc_fast._folder import ModelFormatError
+from xmc_fast._validate import fingerprint
 from xmc_fast._work import DATA_NAME, Arrays
 from xmc_fast.engine._pool import EngineError
 from xmc_fast.engine._work import explain

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_fast._arrays import features, to_scipy
+from xmc_fast._validate import features, to_scipy
 from xmc_fast._work import Arrays, Work
 from xmc_fast.engine._run import run
 from xmc_fast.model import Block, Calibration, SparseModel, merge_topk, read_block

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import threadpoolctl
 
-from xmc_fast._arrays import to_scipy
 from xmc_fast._progress import progress
+from xmc_fast._validate import to_scipy
 from xmc_fast._work import Engine, Work, dumps
 from xmc_fast.mach import _repeats, _store
 from xmc_fast.mach._hash import bucket_matrix

@@ -15,10 +15,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._arrays import to_scipy, valid_csr
 from xmc_fast._folder import opening
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy, valid_csr
 from xmc_fast._work import check_engine
 from xmc_fast.mach import _engine, _repeats, _store
 from xmc_fast.mach._aggregate import AGGREGATES, aggregate_topk

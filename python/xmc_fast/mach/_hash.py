@@ -9,8 +9,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, labels, to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, labels, to_scipy
 
 
 def bucket_table(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 
-from xmc_fast._arrays import features, to_scipy
+from xmc_fast._validate import features, to_scipy
 from xmc_fast.model import ModelFormatError, SparseModel
 
 # Named bases: module and class, imported on first use.

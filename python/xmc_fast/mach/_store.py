@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_fast import _arrays, _folder
+from xmc_fast import _folder, _validate
 from xmc_fast._files import remove_leftovers, write_text
 
 KIND = "mach"
@@ -33,7 +33,7 @@ def fingerprint(X: Any, y: sp.csr_matrix) -> str:
     x: Any = X.tocsr() if sp.issparse(X) else np.asarray(X)
     parts = {"indptr": x.indptr, "indices": x.indices, "data": x.data} if sp.issparse(X) else {"x": x}
     sizes = np.array([*X.shape, *y.shape])
-    return _arrays.fingerprint({**parts, "y_indptr": y.indptr, "y_indices": y.indices, "sizes": sizes})
+    return _validate.fingerprint({**parts, "y_indptr": y.indptr, "y_indices": y.indices, "sizes": sizes})
 
 
 def open_folder(folder: Path, settings: dict[str, Any], data: str) -> None:

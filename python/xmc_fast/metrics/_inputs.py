@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, aligned, labels, to_scipy, valid_csr
+from xmc_fast._validate import Csr, aligned, labels, to_scipy, valid_csr
 from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]

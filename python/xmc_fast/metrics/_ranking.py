@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr
 from xmc_fast.metrics._inputs import truth_and_scores
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, to_scipy
 from xmc_fast.metrics._compute import (
     LabelSet,
     Options,

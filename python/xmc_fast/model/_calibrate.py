@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import Csr
 from xmc_fast._folder import ModelFormatError
+from xmc_fast._validate import Csr
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 
 Floats = npt.NDArray[np.float64]

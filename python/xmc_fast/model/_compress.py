@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xmc_fast._arrays import labels
+from xmc_fast._validate import labels
 from xmc_fast.model._calibrate import is_relevant
 from xmc_fast.model._packed import pack
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr
 from xmc_fast.model._storage import Block
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 

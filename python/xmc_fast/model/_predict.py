@@ -10,8 +10,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, features, to_scipy
 from xmc_fast.model._storage import Block
 
 TILE = 64

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core, _folder
-from xmc_fast._arrays import Csr, features, labels, to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import check_engine
 from xmc_fast.model._calibrate import Calibration, fit_calibration, is_relevant, sigmoid
 from xmc_fast.model._compress import compress

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core, _folder
-from xmc_fast._arrays import to_scipy
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import to_scipy
 from xmc_fast.model._tensors import Tensors, checksum, read_tensors, write_tensors
 
 FORMAT = "xmc_fast.sparse_model"

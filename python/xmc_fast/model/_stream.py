@@ -10,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_fast._arrays import to_scipy
 from xmc_fast._files import atomic_path
 from xmc_fast._progress import progress
+from xmc_fast._validate import to_scipy
 from xmc_fast.data import iter_xmc
 
 Path = str | os.PathLike[str]

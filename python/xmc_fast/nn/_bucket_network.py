@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast._arrays import features, to_scipy
 from xmc_fast._folder import ModelFormatError, count, file_in, opening, replace_folder
+from xmc_fast._validate import features, to_scipy
 from xmc_fast.mach import bucket_table
 from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, adam, csr_batches

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from xmc_fast import _arrays
+from xmc_fast import _validate
 from xmc_fast._folder import ModelFormatError, count, opening, part_of
 from xmc_fast.cluster import label_tree
 from xmc_fast.nn._embed import FeatureEmbedding, TextEmbedding, dense_or_csr, own_copy, unit_variance_norm
@@ -213,9 +213,9 @@ class SparseClassifier(NeuralEstimator):
         with torch.random.fork_rng([]):
             embed = self._embedding(X)
         rows = embed.rows(X)
-        y = _arrays.labels(Y, n_rows=rows.n)
+        y = _validate.labels(Y, n_rows=rows.n)
         self.n_labels_ = y.shape[1]
-        targets = _arrays.to_scipy(y.indptr, y.indices, np.ones(len(y.indices), bool), y.shape)
+        targets = _validate.to_scipy(y.indptr, y.indices, np.ones(len(y.indices), bool), y.shape)
         meta = None if self.encoder is None else self.meta
         related = rows.features() if meta or self.group_size > 1 else None
         self.order_: npt.NDArray[np.int64] | None = None

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast._arrays import features, labels, to_scipy
 from xmc_fast._folder import ModelFormatError
+from xmc_fast._validate import features, labels, to_scipy
 from xmc_fast.declare._estimator import CompressedLabels
 from xmc_fast.model._tensors import Tensors
 from xmc_fast.nn._estimator import NeuralEstimator

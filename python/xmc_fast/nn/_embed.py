@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmc_fast import _arrays
+from xmc_fast import _validate
 from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, csr_batches
 from xmc_fast.nn.tokens import Encoder, Tokens, cls_last, tokenize
 from xmc_fast.nn.train import Fetch
@@ -139,7 +139,7 @@ def bag_of_tokens(tokens: Tokens, vocabulary: int) -> sp.csr_matrix:
 def dense_or_csr(X: Any, n_features: int | None = None) -> Any:
     """Dense float32 as it is, sparse as CSR; finite, with the right number of columns."""
     if sp.issparse(X):
-        return _arrays.to_scipy(*_arrays.features(X, n_features=n_features))
+        return _validate.to_scipy(*_validate.features(X, n_features=n_features))
     x = np.ascontiguousarray(X, np.float32)
     if x.ndim != 2:
         raise ValueError(f"X must be two-dimensional, got shape {x.shape}")
@@ -163,7 +163,7 @@ def _normalized(x: Any, norm: float | None) -> Any:
         return (x * (norm / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30))).astype(np.float32)
     norms = np.sqrt(np.asarray(x.multiply(x).sum(1), np.float64)).ravel()
     factors = np.repeat(norm / np.maximum(norms, 1e-30), np.diff(x.indptr))
-    return _arrays.to_scipy(x.indptr, x.indices, (x.data * factors).astype(np.float32), x.shape)
+    return _validate.to_scipy(x.indptr, x.indices, (x.data * factors).astype(np.float32), x.shape)
 
 
 def _dense(rows: CsrRows, n_features: int) -> Tensor:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from xmc_fast._arrays import Csr, labels, to_scipy
 from xmc_fast._progress import progress
+from xmc_fast._validate import Csr, labels, to_scipy
 from xmc_fast.cluster import LabelTree, label_tree
 from xmc_fast.data import read_chunks
 from xmc_fast.model import top_csr, write_pieces

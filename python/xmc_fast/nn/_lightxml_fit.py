@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from xmc_fast._arrays import Csr, to_scipy
+from xmc_fast._validate import Csr, to_scipy
 from xmc_fast.nn._lightxml_net import LightXMLNet
 from xmc_fast.nn.tokens import Tokens, pad_rows
 from xmc_fast.nn.train import Trainer, Validate, autocast

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.nn._fanin_torch import entry_rows, label_losses
 from xmc_fast.nn._mining import mined_squared_hinge
 from xmc_fast.nn.fanin import (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xmc_fast import _arrays
+from xmc_fast import _validate
 from xmc_fast.nn import ops
 from xmc_fast.nn._fanin_torch import entry_rows, label_losses
 from xmc_fast.nn._operators import call
@@ -417,5 +417,5 @@ def _positions(targets: Any, rows: int, labels: int) -> tuple[Tensor, Tensor]:
         if tuple(targets.shape) != (rows, labels):
             raise ValueError(f"targets must have shape {(rows, labels)}, got {tuple(targets.shape)}")
         return targets.crow_indices().to(torch.int64), targets.col_indices().to(torch.int64)
-    csr = _arrays.labels(targets, "targets", n_rows=rows, n_labels=labels)
+    csr = _validate.labels(targets, "targets", n_rows=rows, n_labels=labels)
     return torch.from_numpy(csr.indptr), torch.from_numpy(csr.indices)

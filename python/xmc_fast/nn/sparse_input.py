@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from xmc_fast import _arrays, _core
+from xmc_fast import _core, _validate
 from xmc_fast.nn._operators import threads_for
 
 
@@ -196,12 +196,12 @@ class CsrBatches:
     def __init__(self, X: Any, Y: Any, batch_size: int, random_state: int | None) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        x = _arrays.features(X)
-        self._x = _arrays.to_scipy(*x)
+        x = _validate.features(X)
+        self._x = _validate.to_scipy(*x)
         self._y: Any = None
         if sp.issparse(Y):
-            y = _arrays.features(Y, "Y")
-            self._y = _arrays.to_scipy(*y)
+            y = _validate.features(Y, "Y")
+            self._y = _validate.to_scipy(*y)
         elif Y is not None:
             self._y = np.ascontiguousarray(Y, np.float32)
         if self._y is not None and self._y.shape[0] != x.shape[0]:

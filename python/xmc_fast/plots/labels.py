@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xmc_fast._arrays import labels
+from xmc_fast._validate import labels
 from xmc_fast.data import fit_power_law
 from xmc_fast.plots._axes import axes, finish
 from xmc_fast.propensity import PRESETS, PropensityModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xmc_fast._arrays import labels
+from xmc_fast._validate import labels
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel, is_relevant, weight_counts
 from xmc_fast.plots._axes import axes, finish

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import labels as labels_of
+from xmc_fast._validate import labels as labels_of
 from xmc_fast.decide import Thresholds
 from xmc_fast.model import is_relevant
 from xmc_fast.model._tensors import read_tensors, write_tensors

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import metrics
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.model import is_relevant
 from xmc_fast.texts._labels import Encoded
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.data import as_labels
 
 

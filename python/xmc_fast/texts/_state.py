@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import to_scipy
 from xmc_fast._state import FOLDER, FitState
+from xmc_fast._validate import to_scipy
 from xmc_fast.model._tensors import read_tensors, write_tensors
 
 _FILE = "texts.safetensors"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._arrays import to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model import SparseModel
 from xmc_fast.text import TfidfVectorizer

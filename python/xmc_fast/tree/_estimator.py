@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, features, labels, to_scipy
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
 from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
 from xmc_fast.model._calibrate import fit_calibration, sigmoid

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_fast._arrays import Csr, to_scipy
+from xmc_fast._validate import Csr, to_scipy
 from xmc_fast._work import Arrays, Engine, Work, dumps
 
 _ROWS, _PARTS = 1024, 64  # rows of a task at least, tasks at most

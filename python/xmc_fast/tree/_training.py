@@ -18,11 +18,11 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
 from xmc_fast import _core
-from xmc_fast._arrays import Csr, fingerprint, to_scipy
 from xmc_fast._files import remove_leftovers, write_text
 from xmc_fast._folder import check_same_fit
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import Csr, fingerprint, to_scipy
 from xmc_fast._work import Arrays, Engine, Work
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model._tensors import read_tensors, write_tensors
