@@ -249,6 +249,20 @@ def test_hashing_like_scikit_learn(options, n_features):
     assert len(ours.get_feature_names_out()) == n_features
 
 
+@pytest.mark.parametrize("n_features", [100, 3000, 2**20, 2**31 - 1])
+@pytest.mark.parametrize("rows", [3, 40])
+def test_hashing_of_long_rows(n_features, rows):
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" * (1 + number % 3) for number in range(900)]
+    texts = [" ".join(rng.choice(words, size)) for size in rng.integers(0, 700, rows)]
+    theirs = HashingVectorizer(n_features=n_features, alternate_sign=False, norm="l1")
+    A = TfidfVectorizer(n_features=n_features, use_idf=False, norm="l1", n_jobs=2).fit_transform(texts)
+    assert A.has_canonical_format
+    assert abs(A - theirs.transform(texts)).max() <= 1e-6
+
+
 @pytest.mark.parametrize("weights", [None, {"title": 2}, {"title": 0.3, "body": 1.7}])
 @pytest.mark.parametrize("n_features", [None, 64])
 def test_fields_with_weights(weights, n_features):

@@ -1,4 +1,4 @@
-"""Reading sparse text and tf-idf beside the peers: ``python -m bench.speed.bench_data``.
+"""Reading sparse text and tf-idf beside the peers: ``python -m bench.speed.bench_data [read] [tfidf] [choices]``.
 
 Reading: eurlex-4k repeated to more than 100 MB, from the page cache, by ours (one thread, two threads),
 scikit-learn's load_svmlight_file and napkinxc's C++ loader. One-thread figures are CPU time; ``ratio`` is the
@@ -7,6 +7,9 @@ a second core was idle.
 
 tf-idf: sublinear tf, smooth idf, l2, min_df=2, by ours, scikit-learn and PECOS (which splits at white
 space and keeps the case: other columns, so only its time is compared); MB of UTF-8 text.
+
+choices: what the vectorizer can do (word pairs, character n-grams, stop words, accents, hashing), each with the
+same option of scikit-learn on 4 MB of debtags and of tibkat-gnd, fit and transform in one call, one thread, CPU time.
 """
 
 from __future__ import annotations
@@ -94,11 +97,11 @@ def bench_read() -> Table:
     return table
 
 
-def corpus(name: str) -> list[str]:
-    """Up to 30 MB of the texts of a real data set."""
+def corpus(name: str, most: int = 30_000_000) -> list[str]:
+    """Texts of a real data set, up to so many bytes."""
     texts = data.read_text(data_dir(name) / "train_texts.txt.xz").texts
     sizes = np.cumsum([len(text.encode()) for text in texts])
-    return texts[: int(np.searchsorted(sizes, 30_000_000))]
+    return texts[: int(np.searchsorted(sizes, most))]
 
 
 def pecos_vectorizer(texts: list[str]) -> dict[str, Callable[[], Any]]:
@@ -159,10 +162,60 @@ def bench_corpus(table: Table, name: str, texts: list[str]) -> None:
             )
 
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "words": {},
+    "word pairs": {"ngram_range": (1, 2)},
+    "characters 3 to 5": {"analyzer": "char", "ngram_range": (3, 5)},
+    "characters 2 to 4 in words": {"analyzer": "char_wb", "ngram_range": (2, 4)},
+    "stop words": {"stop_words": "english"},
+    "accents": {"strip_accents": "unicode"},
+    "min_df 5": {"min_df": 5},
+    "hashing 2^18": {"n_features": 2**18},
+    "hashing 2^20": {"n_features": 2**20},
+    "hashing 2^20, idf": {"n_features": 2**20, "use_idf": True},
+    "hashing 2^20, word pairs": {"n_features": 2**20, "ngram_range": (1, 2)},
+    "hashing 2^20, characters 3 to 5": {"n_features": 2**20, "analyzer": "char", "ngram_range": (3, 5)},
+}
+
+
+def choice_peer(options: dict[str, Any]) -> Any:
+    """scikit-learn's vectorizer of these options."""
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+    from sklearn.feature_extraction.text import TfidfVectorizer as Sklearn
+    from sklearn.pipeline import make_pipeline
+
+    if "n_features" not in options:
+        return Sklearn(**options, dtype=np.float32)
+    use_idf = options.get("use_idf", False)
+    hashed = {name: value for name, value in options.items() if name != "use_idf"}
+    norm = None if use_idf else "l2"
+    first = HashingVectorizer(**hashed, norm=norm, alternate_sign=False, dtype=np.float32)
+    return make_pipeline(first, TfidfTransformer()) if use_idf else first
+
+
+def bench_choices() -> Table:
+    table = Table("data_choices", ["texts", "choice", "seconds", "scikit-learn", "ratio"])
+    for name in ("debtags", "tibkat-gnd"):
+        texts = corpus(name, 4_000_000)
+        for choice, options in CHOICES.items():
+            mine = {"use_idf": False} | options if "n_features" in options else options
+            ours, peer = TfidfVectorizer(**mine, n_jobs=1), choice_peer(options)
+            cases = {"ours": partial(ours.fit_transform, texts), "peer": partial(peer.fit_transform, texts)}
+            if abs(cases["ours"]() - cases["peer"]()).max() > 1e-6:
+                raise AssertionError(f"{name}, {choice}: ours and scikit-learn differ")
+            cpu = interleave(cases, rounds=5, clock=time.process_time, warm_up=False, budget=60)
+            values = {"seconds": cpu["ours"], "scikit-learn": cpu["peer"], "ratio": cpu["peer"] / cpu["ours"]}
+            table.add(texts=name, choice=choice, **values)
+            print(table.rows[-1], flush=True)
+    return table
+
+
+BENCHES = {"read": bench_read, "tfidf": bench_tfidf, "choices": bench_choices}
+
+
 def main() -> None:
-    arguments(__doc__)
-    for bench in (bench_read, bench_tfidf):
-        table = bench()
+    for part in arguments(__doc__, list(BENCHES)):
+        table = BENCHES[part]()
         print(table)
         table.save()
 

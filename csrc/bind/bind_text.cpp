@@ -169,8 +169,12 @@ std::unique_ptr<BoundAnalyzer> make_analyzer(const std::string& kind, int64_t lo
 
 Columns columns_of(const Vocabulary* vocabulary, int64_t n_columns, int64_t n_idf) {
   const int64_t n = vocabulary ? vocabulary->size() : n_columns;
-  if (n_idf != n) throw std::invalid_argument("one idf per column expected");
+  if (n_idf != n && n_idf != 0) throw std::invalid_argument("one idf per column, or none, expected");
   return {vocabulary, static_cast<uint32_t>(n_columns)};
+}
+
+const float* idf_of(const Array<float>& idf) {
+  return idf.size() > 0 ? idf.data() : nullptr;
 }
 
 py::tuple wrap(TermRows&& rows) {
@@ -211,7 +215,7 @@ void bind_text(py::module_& m) {
           "rows",
           [](TermCounts& counts, const Array<int32_t>& columns, const Array<float>& idf, bool sublinear,
              const std::string& norm, int threads) {
-            const Weighting weighting{idf.data(), sublinear, norm_from_name(norm)};
+            const Weighting weighting{idf_of(idf), sublinear, norm_from_name(norm)};
             TermRows rows;
             {
               const py::gil_scoped_release release;
@@ -226,7 +230,7 @@ void bind_text(py::module_& m) {
       [](const BoundCorpus& texts, const BoundAnalyzer& analyzer, const Vocabulary* vocabulary,
          int64_t hashed, const Array<float>& idf, bool sublinear, const std::string& norm, int threads) {
         const Columns columns = columns_of(vocabulary, hashed, idf.size());
-        const Weighting weighting{idf.data(), sublinear, norm_from_name(norm)};
+        const Weighting weighting{idf_of(idf), sublinear, norm_from_name(norm)};
         TermRows rows;
         {
           const py::gil_scoped_release release;

@@ -1,32 +1,30 @@
 #include "data/tfidf.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
 
 #include "core/parallel.h"
+#include "data/number.h"
 
 namespace xmc::data {
 namespace {
 
 constexpr int64_t kRows = 64;  // rows per block
-constexpr int64_t kFew = 16;   // rows whose counting must not cost as much as the vocabulary is large
+constexpr int64_t kFew = 16;   // rows that are counted by sorting
 
 // MurmurHash3_x86_32 with seed 0 (Austin Appleby, public domain), which scikit-learn hashes with.
 uint32_t murmur3(std::string_view key) {
   const auto rotate = [](uint32_t x, int r) { return x << r | x >> (32 - r); };
   const auto scramble = [&](uint32_t k) { return rotate(k * 0xCC9E2D51u, 15) * 0x1B873593u; };
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(key[i])); };
+  const auto load4 = [](const char* p) { return static_cast<uint32_t>(load8(p)); };  // kPad lets it
+  const char* p = key.data();
+  size_t n = key.size();
   uint32_t h = 0;
-  const size_t whole = key.size() / 4 * 4;
-  for (size_t i = 0; i < whole; i += 4) {
-    const uint32_t k = byte(i) | byte(i + 1) << 8 | byte(i + 2) << 16 | byte(i + 3) << 24;
-    h = rotate(h ^ scramble(k), 13) * 5 + 0xE6546B64u;
-  }
-  uint32_t tail = 0;
-  for (size_t i = key.size(); i-- > whole;) tail = tail << 8 | byte(i);
-  if (key.size() > whole) h ^= scramble(tail);
+  for (; n >= 4; n -= 4, p += 4) h = rotate(h ^ scramble(load4(p)), 13) * 5 + 0xE6546B64u;
+  if (n > 0) h ^= scramble(load4(p) & (0xFFFFFFFFu >> (32 - 8 * n)));
   h ^= static_cast<uint32_t>(key.size());
   h = (h ^ h >> 16) * 0x85EBCA6Bu;
   h = (h ^ h >> 13) * 0xC2B2AE35u;
@@ -37,14 +35,42 @@ bool by_id(const TermEntry& a, const TermEntry& b) {
   return a.id < b.id;
 }
 
-// Sums of one row: place_[id] is 1 + its place in the list of this row, 0 if it has not occurred yet. For few
-// rows: sorted and added up, in the same order, without a table of all ids.
+// By id, where equal ids keep their order: digits of 11 bits, the lowest first.
+void sort_by_id(std::vector<TermEntry>& entries, size_t first, std::vector<TermEntry>& scratch) {
+  constexpr size_t kDigits = 2048;
+  const size_t n = entries.size() - first;
+  TermEntry* from = entries.data() + first;
+  if (n < 64) {
+    for (size_t k = 1; k < n; ++k) {
+      const TermEntry e = from[k];
+      size_t at = k;
+      for (; at > 0 && from[at - 1].id > e.id; --at) from[at] = from[at - 1];
+      from[at] = e;
+    }
+    return;
+  }
+  uint32_t highest = 0;
+  for (size_t k = 0; k < n; ++k) highest |= from[k].id;
+  scratch.resize(n);
+  TermEntry* to = scratch.data();
+  for (int shift = 0; shift < 32 && highest >> shift; shift += 11, std::swap(from, to)) {
+    std::array<uint32_t, kDigits> place{};
+    for (size_t k = 0; k < n; ++k) ++place[from[k].id >> shift & (kDigits - 1)];
+    std::exclusive_scan(place.begin(), place.end(), place.begin(), 0u);
+    for (size_t k = 0; k < n; ++k) to[place[from[k].id >> shift & (kDigits - 1)]++] = from[k];
+  }
+  if (to != scratch.data()) std::copy_n(from, n, to);
+}
+
+// Sums of one row. By table: place_[id] is 1 + its place in the list of this row, 0 if it has not occurred yet. By
+// sorting, which adds up in the same order: for few rows, whose counting must not cost as much as the vocabulary is
+// large, and for hashed columns, where each access to the table would miss the cache. The row is in order then.
 class Counter {
  public:
-  explicit Counter(bool few) : few_(few) {}
+  explicit Counter(bool sorting) : sorting_(sorting) {}
 
   void add(uint32_t id, float amount, size_t first, std::vector<TermEntry>& entries) {
-    if (few_) {
+    if (sorting_) {
       entries.push_back({id, amount});
       return;
     }
@@ -57,12 +83,12 @@ class Counter {
     }
   }
   void finish(size_t first, std::vector<TermEntry>& entries) {
-    if (!few_) {
+    if (!sorting_) {
       for (size_t k = first; k < entries.size(); ++k) place_[entries[k].id] = 0;
       return;
     }
+    sort_by_id(entries, first, scratch_);
     const auto begin = entries.begin() + static_cast<std::ptrdiff_t>(first);
-    std::stable_sort(begin, entries.end(), by_id);
     auto to = begin;
     for (auto from = begin; from != entries.end(); ++from) {
       if (to != begin && (to - 1)->id == from->id) {
@@ -75,16 +101,17 @@ class Counter {
   }
 
  private:
-  bool few_;
+  bool sorting_;
   std::vector<uint32_t> place_;
+  std::vector<TermEntry> scratch_;
 };
 
 // Counts the terms of a row; find(term) gives their ids.
 class RowCounter {
  public:
-  explicit RowCounter(bool few = false) : counter_(few), sums_(few) {}
+  explicit RowCounter(bool sorting) : counter_(sorting), sums_(sorting) {}
 
-  // Appends the row to entries, each term once.
+  // Appends the row to entries, each term once; by ascending id if it counts by sorting.
   template <class Find>
   void count(const Corpus& corpus, int64_t row, const Analyzer& analyzer, Find&& find,
              std::vector<TermEntry>& entries) {
@@ -129,8 +156,8 @@ void weigh(const TermEntry* entries, int64_t n, const Weighting& w, int32_t* ind
   double norm = 0;
   for (int64_t k = 0; k < n; ++k) {
     const auto tf = static_cast<double>(entries[k].tf);
-    const double value =
-        (w.sublinear && tf != 1 ? 1 + std::log(tf) : tf) * static_cast<double>(w.idf[entries[k].id]);
+    const double idf = w.idf ? static_cast<double>(w.idf[entries[k].id]) : 1;
+    const double value = (w.sublinear && tf != 1 ? 1 + std::log(tf) : tf) * idf;
     row[static_cast<size_t>(k)] = value;
     norm += w.norm == Norm::kL2 ? value * value : std::abs(value);
   }
@@ -179,17 +206,20 @@ uint64_t sort_prefix(std::string_view term) {
 
 uint32_t Columns::find(std::string_view term) const {
   if (vocabulary) return vocabulary->find(term);
-  const auto h = static_cast<int32_t>(murmur3(term));
-  return (h < 0 ? 0u - static_cast<uint32_t>(h) : static_cast<uint32_t>(h)) % hashed;
+  const uint32_t h = murmur3(term);
+  const uint32_t size = h >> 31 ? 0u - h : h;
+  return hashed & (hashed - 1) ? size % hashed : size & (hashed - 1);
 }
 
 // One thread's vocabulary and its counts.
 struct TermCounts::Local {
   Vocabulary terms;
-  std::vector<int64_t> rows_with;
+  std::vector<uint32_t> rows_with;
   std::vector<double> occurrences;
   RowCounter counter;
   std::vector<TermEntry> scratch;
+
+  explicit Local(bool hashed) : counter(hashed) {}
 
   void count(const Corpus& corpus, int64_t row, const Analyzer& analyzer, uint32_t hashed,
              std::vector<TermEntry>& entries) {
@@ -216,7 +246,7 @@ TermCounts::TermCounts(const Corpus& corpus, const Analyzer& analyzer, uint32_t 
     : hashed_(hashed) {
   const int64_t n = corpus.rows();
   const int64_t blocks = chunk_count(n, kRows);
-  std::vector<Local> locals(static_cast<size_t>(std::max(threads, 1)));
+  std::vector<Local> locals(static_cast<size_t>(std::max(threads, 1)), Local(hashed > 0));
   if (keep_rows) blocks_.resize(static_cast<size_t>(blocks));
   parallel_for(blocks, threads, [&](int64_t i, int thread) {
     Local& local = locals[static_cast<size_t>(thread)];
@@ -244,7 +274,13 @@ void TermCounts::merge(std::vector<Local>& locals) {
   terms_ = std::move(locals[0].terms);
   rows_with_ = std::move(locals[0].rows_with);
   occurrences_ = std::move(locals[0].occurrences);
-  if (hashed_) rows_with_.resize(hashed_);
+  if (hashed_) {
+    rows_with_.resize(hashed_);
+    for (size_t t = 1; t < locals.size(); ++t) {
+      for (size_t id = 0; id < locals[t].rows_with.size(); ++id) rows_with_[id] += locals[t].rows_with[id];
+    }
+    return;
+  }
   global_.resize(locals.size());
   global_[0].resize(rows_with_.size());
   std::iota(global_[0].begin(), global_[0].end(), 0u);
@@ -252,14 +288,14 @@ void TermCounts::merge(std::vector<Local>& locals) {
     const Local& local = locals[t];
     global_[t].resize(local.rows_with.size());
     for (uint32_t id = 0; id < local.rows_with.size(); ++id) {
-      const uint32_t merged = hashed_ ? id : terms_.add(local.terms.term(id));
+      const uint32_t merged = terms_.add(local.terms.term(id));
       global_[t][id] = merged;
       if (merged == rows_with_.size()) {
         rows_with_.push_back(0);
         occurrences_.push_back(0);
       }
       rows_with_[merged] += local.rows_with[id];
-      if (!hashed_) occurrences_[merged] += local.occurrences[id];
+      occurrences_[merged] += local.occurrences[id];
     }
   }
 }
@@ -268,9 +304,7 @@ TermList TermCounts::select(int64_t low, int64_t high) {
   TermList out;
   out.offsets.push_back(0);
   if (hashed_) {
-    selected_.resize(hashed_);
-    std::iota(selected_.begin(), selected_.end(), 0);
-    out.rows = rows_with_;
+    out.rows.assign(rows_with_.begin(), rows_with_.end());
     return out;
   }
   struct Key {
@@ -297,6 +331,13 @@ TermList TermCounts::select(int64_t low, int64_t high) {
 }
 
 TermRows TermCounts::rows(const int32_t* columns, const Weighting& weighting, int threads) {
+  if (!hashed_) to_columns(columns, threads);
+  TermRows out = to_rows(blocks_, weighting, threads);
+  blocks_.clear();
+  return out;
+}
+
+void TermCounts::to_columns(const int32_t* columns, int threads) {
   if (selected_.size() != rows_with_.size()) throw std::logic_error("select() must come before rows()");
   std::vector<int32_t> column(selected_.size(), -1);
   for (size_t id = 0; id < column.size(); ++id) {
@@ -318,9 +359,6 @@ TermRows TermCounts::rows(const int32_t* columns, const Weighting& weighting, in
     }
     block.entries.erase(to, block.entries.end());
   });
-  TermRows out = to_rows(blocks_, weighting, threads);
-  blocks_.clear();
-  return out;
 }
 
 TermRows transform(const Corpus& corpus, const Analyzer& analyzer, const Columns& columns,
@@ -332,7 +370,8 @@ TermRows transform(const Corpus& corpus, const Analyzer& analyzer, const Columns
   const int64_t n = corpus.rows();
   const int64_t count = chunk_count(n, kRows);
   std::vector<Block> blocks(static_cast<size_t>(count));
-  std::vector<RowCounter> counters(static_cast<size_t>(std::max(threads, 1)), RowCounter(n <= kFew));
+  const bool sorting = n <= kFew || !columns.vocabulary;
+  std::vector<RowCounter> counters(static_cast<size_t>(std::max(threads, 1)), RowCounter(sorting));
   parallel_for(count, threads, [&](int64_t i, int thread) {
     Block& block = blocks[static_cast<size_t>(i)];
     const int64_t last = std::min((i + 1) * kRows, n);
@@ -340,7 +379,9 @@ TermRows transform(const Corpus& corpus, const Analyzer& analyzer, const Columns
       const size_t first = block.entries.size();
       counters[static_cast<size_t>(thread)].count(
           corpus, row, analyzer, [&](std::string_view term) { return columns.find(term); }, block.entries);
-      std::sort(block.entries.begin() + static_cast<std::ptrdiff_t>(first), block.entries.end(), by_id);
+      if (!sorting) {
+        std::sort(block.entries.begin() + static_cast<std::ptrdiff_t>(first), block.entries.end(), by_id);
+      }
       block.sizes.push_back(static_cast<int64_t>(block.entries.size() - first));
     }
   });

@@ -30,7 +30,7 @@ struct Corpus {
 enum class Norm { kNone, kL1, kL2 };
 
 struct Weighting {
-  const float* idf = nullptr;  // per final column
+  const float* idf = nullptr;  // per final column; null: all 1
   bool sublinear = false;
   Norm norm = Norm::kL2;
 };
@@ -55,7 +55,7 @@ struct Columns {
   const Vocabulary* vocabulary = nullptr;
   uint32_t hashed = 0;  // number of columns, if there is no vocabulary
 
-  uint32_t find(std::string_view term) const;  // Vocabulary::kNone: not there
+  uint32_t find(std::string_view term) const;  // readable past its end as in Vocabulary; kNone: not there
 };
 
 struct TermEntry {
@@ -73,7 +73,8 @@ class TermCounts {
   // The terms that occur in at least `low` and at most `high` rows; they define the columns of rows().
   TermList select(int64_t low, int64_t high);
 
-  // The rows, where selected term i becomes column columns[i], or none if -1. Once only: it works in place.
+  // The rows, where selected term i becomes column columns[i], or none if -1 (not asked with hashing). Once only: it
+  // works in place.
   TermRows rows(const int32_t* columns, const Weighting& weighting, int threads);
 
  private:
@@ -85,10 +86,11 @@ class TermCounts {
   struct Local;
 
   void merge(std::vector<Local>& locals);
+  void to_columns(const int32_t* columns, int threads);  // ids of the entries to columns, rows in their order
 
   const uint32_t hashed_;
   Vocabulary terms_;
-  std::vector<int64_t> rows_with_;             // per term
+  std::vector<uint32_t> rows_with_;            // per term
   std::vector<double> occurrences_;            // per term
   std::vector<std::vector<uint32_t>> global_;  // [thread][local id] -> id in terms_
   std::vector<int32_t> selected_;              // id in terms_ -> place in the selection, or -1

@@ -137,11 +137,13 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         -------
         scipy CSR float32 of shape (texts, terms)
         """
-        counts, columns, rows = self._fit(texts, keep_rows=True)
-        made = counts.rows(
-            columns, self.idf_, self.sublinear_tf, self.norm or "none", resolve_threads(self.n_jobs)
-        )
-        return to_scipy(made[0], made[1], made[2], (rows, len(self.idf_)))
+        threads = resolve_threads(self.n_jobs)
+        corpus, counts, columns = self._fit(texts, keep_rows=True)
+        if counts is None:
+            made = self._rows(corpus, threads)
+        else:
+            made = counts.rows(columns, self._weights(), self.sublinear_tf, self.norm or "none", threads)
+        return to_scipy(made[0], made[1], made[2], (corpus.n_rows(), len(self.idf_)))
 
     def transform(self, texts: Any) -> Any:
         """The rows of texts; terms that are not in the vocabulary are ignored.
@@ -296,11 +298,15 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self._analyzer(),
             self._lookup(),
             self.n_features or 0,
-            self.idf_,
+            self._weights(),
             self.sublinear_tf,
             self.norm or "none",
             threads,
         )
+
+    def _weights(self) -> npt.NDArray[np.float32]:
+        """The idf for the core, where none stands for ones."""
+        return self.idf_ if self.use_idf else np.empty(0, np.float32)
 
     def _corpus(self, texts: Any, *, fitting: bool) -> _core.Corpus:
         """The texts of each field for the core, and their weights."""
@@ -320,12 +326,18 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         scale = [float(weights.get(name, 1.0)) for name in self.fields_ or ("",)]
         return _core.Corpus(data, scale, resolve_sigma if self.lowercase else None)
 
-    def _fit(self, texts: Any, keep_rows: bool) -> tuple[Any, npt.NDArray[np.int32], int]:
-        """Counts, the column of each selected term, and the number of rows."""
+    def _fit(self, texts: Any, keep_rows: bool) -> tuple[_core.Corpus, Any, npt.NDArray[np.int32]]:
+        """The texts, their counts (None if nothing is learned) and the column of each selected term."""
         self._check()
         corpus = self._corpus(texts, fitting=True)
-        n, hashed = corpus.n_rows(), self.n_features or 0
+        n, hashed, columns = corpus.n_rows(), self.n_features or 0, np.empty(0, np.int32)
+        if hashed and not self.use_idf:
+            self._set(b"", np.zeros(1, np.int64), np.ones(hashed, np.float32))
+            return corpus, None, columns
         counts = _core.TermCounts(corpus, self._analyzer(), hashed, keep_rows, resolve_threads(self.n_jobs))
+        if hashed:
+            self._set(b"", np.zeros(1, np.int64), self._idf(counts.select(0, n)[2], n))
+            return corpus, counts, columns
         if counts.n_terms() == 0:
             what = "a word of two or more characters" if self.analyzer == "word" else "a character"
             raise ValueError(f"empty vocabulary: no text has {what}")
@@ -349,12 +361,18 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         columns = np.full(len(texts_with), -1, np.int32)
         columns[keep] = np.arange(len(keep), dtype=np.int32)
-        idf = np.ones(len(keep))
-        if self.use_idf:
-            smooth = int(self.smooth_idf)
-            idf += np.log((n + smooth) / (texts_with[keep] + smooth))
-        self._set(*_take(terms, offsets, keep), idf.astype(np.float32))
-        return counts, columns, n
+        self._set(*_take(terms, offsets, keep), self._idf(texts_with[keep], n))
+        return corpus, counts, columns
+
+    def _idf(self, texts_with: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:
+        """The idf of terms that occur in so many of n texts."""
+        if not self.use_idf:
+            return np.ones(len(texts_with), np.float32)
+        smooth = int(self.smooth_idf)
+        least, most = int(texts_with.min()), int(texts_with.max())
+        by_count = 1 + np.log((n + smooth) / (np.arange(least, most + 1) + smooth))
+        idf: npt.NDArray[np.float32] = by_count.astype(np.float32)[texts_with - least]
+        return idf
 
     def _set(self, terms: bytes, offsets: npt.NDArray[np.int64], idf: npt.NDArray[np.float32]) -> None:
         self._terms, self._offsets, self.idf_ = terms, offsets, idf
