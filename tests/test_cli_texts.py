@@ -143,6 +143,16 @@ def test_json_lines_are_parsed(model, tmp_path, call):
     assert [[s["label"] for s in row] for row in got] == [["food"], ["metal"], []]
 
 
+def test_columns_with_other_names_take_the_places_of_the_models(model, tmp_path, call):
+    lines = [{"doc": {"body": "Eisen und Stahl", "head": "Stahl"}, "tags": ["metal"]}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "t.csv").write_text("title,body,tags\nStahl,Eisen und Stahl,metal\n")
+    for name, columns in (("t.jsonl", "doc.head,doc.body"), ("t.csv", "body,title")):
+        call("predict", model, tmp_path / name, tmp_path / f"{name}.out", "--text", columns)
+        assert call("evaluate", model, tmp_path / name, "--text", columns)["metrics"]["precision"]["1"] == 1
+    assert (tmp_path / "t.jsonl.out").read_text() == (tmp_path / "t.csv.out").read_text()
+
+
 def test_pipes(model, tmp_path):
     code = f"from xmc_fast.cli import main; main(['predict', {str(model)!r}, '-', '-', '--format', 'text', '-k', '1'])"
     run = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 
 import numpy as np
@@ -47,6 +48,59 @@ def test_save_load(fitted, tmp_path):
     assert again.predict_file(lines, tmp_path / "out.txt", 2, chunk_rows=3) == 7
     first = (tmp_path / "out.txt").read_text().splitlines()[0].split()[0].split(":")
     assert int(first[0]) == a.indices[0]
+
+
+def test_names_survive(folder, fitted, tmp_path):
+    assert fitted.label_names_ is None
+    names = [f"label {i:02}" for i in range(Y.shape[1])]
+    rows = [[names[label] for label in Y[i].indices] for i in range(len(TEXTS))]
+    model = make(folder, epochs=1).fit(TEXTS, rows, label_names=names, validation=(TEXTS[:5], rows[:5]))
+    assert model.label_names_ == names
+    by_column = make(folder, epochs=1).fit(TEXTS, Y, label_names=names)
+    assert (model.predict(TEXTS, 3) != by_column.predict(TEXTS, 3)).nnz == 0
+    ensemble = LightXMLEnsemble([model])
+    ensemble.save(tmp_path / "both")
+    model.save(tmp_path / "model")
+    for again in (
+        LightXML.load(tmp_path / "model", device="cpu"),
+        pickle.loads(pickle.dumps(model)),
+        LightXMLEnsemble.load(tmp_path / "both", device="cpu"),
+    ):
+        assert again.label_names_ == names
+    with pytest.raises(ValueError, match="label_names has 1 entries, the model has"):
+        make(folder, epochs=1).fit(TEXTS, Y, label_names=["one"])
+    (tmp_path / "model" / "label_names.json").write_text("[1]")
+    with pytest.raises(ValueError, match="missing or damaged"):
+        LightXML.load(tmp_path / "model", device="cpu")
+
+
+def test_names_on_the_command_line(folder, tmp_path, capsys):
+    from xmc_fast.cli import main
+
+    rows = [
+        "text,tags",
+        *(f"{text},{'|'.join(f'tag {j}' for j in Y[i].indices)}" for i, text in enumerate(TEXTS)),
+    ]
+    data, model = tmp_path / "rows.csv", str(tmp_path / "model")
+    data.write_text("\n".join(rows) + "\n")
+    options = [
+        "--model",
+        "lightxml",
+        "--device",
+        "cpu",
+        "--encoder",
+        str(folder),
+        "--epochs",
+        "1",
+        "--sep",
+        "|",
+    ]
+    assert main(["train", str(data), model, *options]) == 0
+    assert main(["predict", model, str(data), str(tmp_path / "out.txt"), "-k", "2"]) == 0
+    assert "tag " in (tmp_path / "out.txt").read_text().splitlines()[0]
+    capsys.readouterr()
+    assert main(["evaluate", model, str(data), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["unknown_labels"] == 0
 
 
 def test_damaged_folders(fitted, tmp_path):

@@ -54,7 +54,7 @@ def read(paths: Sequence[str], args: argparse.Namespace, model: Any = None) -> D
     from xmc_fast import data
 
     with named_options():
-        return data.read(paths if len(paths) > 1 else paths[0], **options(args, model))
+        return as_trained(data.read(paths if len(paths) > 1 else paths[0], **options(args, model)), model)
 
 
 def read_chunks(paths: Sequence[str], args: argparse.Namespace, model: Any = None) -> Iterator[Dataset]:
@@ -63,7 +63,19 @@ def read_chunks(paths: Sequence[str], args: argparse.Namespace, model: Any = Non
 
     chosen = options(args, model) | {"label": False}
     with named_options():
-        yield from data.read_chunks(paths if len(paths) > 1 else paths[0], CHUNK, **chosen)
+        for chunk in data.read_chunks(paths if len(paths) > 1 else paths[0], CHUNK, **chosen):
+            yield as_trained(chunk, model)
+
+
+def as_trained(data: Dataset, model: Any) -> Dataset:
+    """Text columns by the names that the model was trained with: those named otherwise take the place of its others,
+    in order."""
+    fields = getattr(getattr(model, "vectorizer_", None), "fields_", None)
+    if not isinstance(data.texts, dict) or fields is None or len(fields) != len(data.texts):
+        return data
+    others = iter([name for name in fields if name not in data.texts])
+    texts = {name if name in fields else next(others): column for name, column in data.texts.items()}
+    return replace(data, texts=texts)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,9 @@ def train(args: argparse.Namespace, data: Dataset, folder: str) -> tuple[Any, di
     if not hasattr(args, "encoder"):
         raise UsageError("--model lightxml needs --encoder, a pretrained transformer")
     model = LightXML(**given(args, ESTIMATOR), n_jobs=args.threads)
-    model.fit(joined(data), encode(labels_of(data)).Y, checkpoint=args.checkpoint)
+    found = encode(labels_of(data))
+    names = found.names if found.by_name else None
+    model.fit(joined(data), found.Y, label_names=names, checkpoint=args.checkpoint)
     model.save(folder)
     facts = {
         "labels": model.n_labels_,

@@ -23,12 +23,14 @@ from xmc_fast._validate import Csr, labels, to_scipy
 from xmc_fast.cluster import LabelTree, label_tree
 from xmc_fast.data import read_chunks
 from xmc_fast.model import top_csr, write_pieces
+from xmc_fast.model._names import check_names
 from xmc_fast.nn import _lightxml_fit as fitting
 from xmc_fast.nn import _lightxml_store as store
 from xmc_fast.nn._estimator import NeuralEstimator
 from xmc_fast.nn._lightxml_net import LightXMLNet
 from xmc_fast.nn.tokens import Encoder, Tokens, cls_last, load_encoder, tokenize
 from xmc_fast.nn.train import autocast, resolve_device, to_device
+from xmc_fast.texts._labels import encode
 
 FLAT_LABELS = 32_768  # mode="auto": one label per cluster up to here
 N_LABELS_LIMIT = 1 << 32
@@ -96,6 +98,8 @@ class LightXML(NeuralEstimator):
     net_ : torch module
     order_ : int32 array (labels,)
         Labels in cluster order.
+    label_names_ : list of str, or None
+        Names of the labels, if they were given.
     history_ : list of dict
         One row per epoch.
 
@@ -128,6 +132,7 @@ class LightXML(NeuralEstimator):
     n_jobs: int | None = None
     token_cache: str | os.PathLike[str] | None = None
 
+    label_names_ = None
     _network_name = "net_"
     _said_cut = False  # whether the user knows that texts are cut
 
@@ -136,6 +141,7 @@ class LightXML(NeuralEstimator):
         texts: Sequence[str],
         Y: Any,
         *,
+        label_names: Sequence[str] | None = None,
         features: Any = None,
         validation: tuple[Sequence[str], Any] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -147,7 +153,9 @@ class LightXML(NeuralEstimator):
         Parameters
         ----------
         texts : list of str, n
-        Y : (n, L) binary labels, sparse or dense
+        Y : (n, L) binary labels, sparse or dense; or the names of each text's labels
+        label_names : sequence of str, optional
+            Names of the columns of Y. By default the names that occur, sorted, if Y has names.
         features : (n, D) sparse, or a LabelTree; optional
             What the labels are clustered on, by default tf-idf of the texts.
         validation : (texts, Y), optional
@@ -156,7 +164,9 @@ class LightXML(NeuralEstimator):
             Saved there after each epoch (and ``checkpoint_every`` steps); an interrupted fit goes on from it.
         log : CSV file with a row per epoch, optional
         """
+        Y, names = _named(Y, label_names)
         y = self._check(texts, Y)
+        self.label_names_ = check_names("label_names", names, y.shape[1])
         loaded = load_encoder(self.encoder)
         tree = self._cluster(texts, y, features)
         self.order_ = tree.order
@@ -168,13 +178,15 @@ class LightXML(NeuralEstimator):
             tokens, fitting.by_place(y, tree.order), tree.offsets, min(self.beam, len(tree.offsets) - 1)
         )
         if validation is not None:
-            held_out = self._check(*validation)
+            held_out = self._check(validation[0], _named(validation[1], self.label_names_)[0])
             ones = np.ones(len(held_out.indices), np.float32)
             validation = validation[0], to_scipy(held_out.indptr, held_out.indices, ones, held_out.shape)
         trainer = partial(self._phase, checkpoint, checkpoint_every, log)
-        names = [f.name for f in fields(fitting.Recipe) if f.name not in ("trainer", "head_lr")]
+        options = [f.name for f in fields(fitting.Recipe) if f.name not in ("trainer", "head_lr")]
         how = fitting.Recipe(
-            trainer=trainer, head_lr=self.head_lr or self.lr, **{name: getattr(self, name) for name in names}
+            trainer=trainer,
+            head_lr=self.head_lr or self.lr,
+            **{name: getattr(self, name) for name in options},
         )
         self.history_ = fitting.run(net, data, how, self._validator(validation))
         return self
@@ -369,3 +381,13 @@ class LightXML(NeuralEstimator):
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         return min(int(k), self.n_labels_)
+
+
+def _named(Y: Any, names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
+    """Labels as a matrix if they are names, else as they are; and the names of the columns, if they have any."""
+    rows = list(Y) if isinstance(Y, Sequence) or hasattr(Y, "to_list") else []
+    labelled = next((row for row in rows if isinstance(row, str | list | tuple) and len(row)), ())
+    if not (isinstance(labelled, str) or any(isinstance(label, str) for label in labelled)):
+        return Y, names
+    found = encode(rows, names)
+    return found.known, found.names

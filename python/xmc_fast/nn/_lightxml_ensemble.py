@@ -63,6 +63,11 @@ class LightXMLEnsemble(BaseEstimator):  # type: ignore[misc]
         return top.indices, top.data
 
     @property
+    def label_names_(self) -> list[str] | None:
+        """Names of the labels, if they were given."""
+        return self.members[0].label_names_
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all members."""
         return sum(member.nbytes for member in self.members)

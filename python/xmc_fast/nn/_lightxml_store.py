@@ -1,8 +1,8 @@
 """The folder a LightXML lives in.
 
 ``manifest.json`` (format, parameters), ``network.safetensors`` (all weights, the clusters and the label order),
-``encoder/`` (the encoder's config and the tokenizer, as transformers write them). An ensemble is a manifest and a
-folder per member.
+``label_names.json`` (if there are names), ``encoder/`` (the encoder's config and the tokenizer, as transformers write
+them). An ensemble is a manifest and a folder per member.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from xmc_fast._folder import (
     replace_folder,
     write_manifest,
 )
+from xmc_fast.model._names import read_names, write_names
 from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.nn._folder import check_ids, check_network, check_room
 from xmc_fast.nn.tokens import Encoder
@@ -73,6 +74,8 @@ def save(model: LightXML, directory: str | os.PathLike[str]) -> None:
         "history": model.history_,
     }
     with replace_folder(directory) as folder:
+        if model.label_names_ is not None:
+            manifest["label_names"] = write_names(folder, "label_names", model.label_names_, small=False)
         net.encoder.config.save_pretrained(folder / "encoder")
         model.tokenizer_.save_pretrained(folder / "encoder")
         write_tensors(folder / NETWORK, arrays, {"format": KIND})
@@ -107,6 +110,9 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     model.order_ = order.astype(np.int32, copy=False)
     model.tokenizer_ = tokenizer
     model.history_ = manifest["history"]
+    if "label_names" in manifest:
+        path = file_in(folder, str(manifest["label_names"]))
+        model.label_names_ = read_names(path, "label_names", model.n_labels_)
     net = model._build(encoder, state["offsets"])
     if manifest["rank_encoder"]:
         net.add_rank_encoder()
