@@ -20,6 +20,7 @@ from swagger_ui_bundle import swagger_ui_path
 from xmc_fast import __version__
 from xmc_fast.serve import _schemas as schemas
 from xmc_fast.serve._batching import Overloaded
+from xmc_fast.serve._direct import add_direct
 from xmc_fast.serve._guards import Guards, problem
 from xmc_fast.serve._metrics import Metrics
 from xmc_fast.serve._models import Models, ServedModel, Text
@@ -123,6 +124,8 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
                     )
             results.append({"suggestions": kept})
         return JSONResponse({"model": name, "results": results})
+
+    add_direct(app, "/v1/models/{name}/suggest", schemas.SuggestRequest, suggest)
 
     @app.post("/v1/models/{name}/explain", tags=["models"])
     async def explain(name: str, request: schemas.ExplainRequest) -> dict[str, Any]:
@@ -242,9 +245,7 @@ def _add_errors(app: FastAPI) -> None:
     async def wrong_request(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return problem(
-                422, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
-            )
+            return problem(422, f"the body is not JSON: {first['ctx']['error']}")
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         return problem(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
 
@@ -278,7 +279,7 @@ def _check_text(model: ServedModel, text: Text) -> None:
 
 async def _suggest(model: ServedModel, texts: list[Text], k: int, timeout: float) -> list[Any]:
     try:
-        return await asyncio.wait_for(model.suggest(texts, k), timeout)
+        return await model.suggest(texts, k, timeout)
     except Overloaded as error:
         raise HTTPException(503, f"too many requests: {error}", {"Retry-After": "1"}) from None
     except asyncio.TimeoutError:

@@ -56,16 +56,21 @@ class Batcher:
         self._rows = 0
         self._running: asyncio.Task[None] | None = None
 
-    async def __call__(self, texts: Sequence[Any], k: int) -> list[Any]:
-        """The result of each text; `Overloaded` where too many wait already."""
+    async def __call__(self, texts: Sequence[Any], k: int, timeout: float = 30.0) -> list[Any]:
+        """The result of each text; `Overloaded` where too many wait already, TimeoutError after so many seconds."""
         if self._rows and self._rows + len(texts) > self._max_waiting:
             raise Overloaded(f"{self._rows} texts are waiting already")
-        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Any]] = loop.create_future()
         self._jobs.append(Job(texts, k, answer))
         self._rows += len(texts)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._work())
-        return await answer
+        timer = loop.call_later(timeout, _expire, answer)  # without the task that asyncio.wait_for makes
+        try:
+            return await answer
+        finally:
+            timer.cancel()
 
     async def _work(self) -> None:
         while self._jobs:
@@ -105,3 +110,8 @@ class Batcher:
             if not job.answer.done():
                 job.answer.set_result(found[start : start + len(job.texts)])
             start += len(job.texts)
+
+
+def _expire(answer: asyncio.Future[list[Any]]) -> None:
+    if not answer.done():
+        answer.set_exception(asyncio.TimeoutError())

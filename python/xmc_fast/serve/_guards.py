@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,11 +21,13 @@ log = logging.getLogger("xmc_fast.serve")
 # Nothing of another host, no inline script or style. The API's own page needs inline styles.
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'{styles}; img-src 'self' data:; connect-src 'self'"
 _POLICY += "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-}
+_SAME = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_HEADERS = [*_SAME, (b"content-security-policy", _POLICY.format(styles="").encode())]
+_DOCS_HEADERS = [*_SAME, (b"content-security-policy", _POLICY.format(styles=" 'unsafe-inline'").encode())]
 
 
 class Guards:
@@ -60,8 +62,7 @@ class Guards:
             log.info("%s %s %d %.1f ms", scope["method"], route, status, 1e3 * seconds)
 
     def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        styles = " 'unsafe-inline'" if scope["path"] == "/docs" else ""
-        return [*_HEADERS.items(), (b"content-security-policy", _POLICY.format(styles=styles).encode())]
+        return _DOCS_HEADERS if scope["path"] == "/docs" else _HEADERS
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         """An answer before the body is read: no token, or too large a body announced."""
@@ -87,8 +88,9 @@ class Guards:
             if whole:  # what follows is the client's leaving, at any time
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(end - time.monotonic(), 0.001))
-            except asyncio.TimeoutError:
+                with anyio.fail_after(max(end - time.monotonic(), 0.001)):
+                    message = await receive()
+            except TimeoutError:
                 late = f"the request did not arrive within {self.settings.timeout:g} s"
                 raise HTTPException(408, late, _CLOSE) from None
             read += len(message.get("body", b""))

@@ -33,6 +33,7 @@ def run(
             access_log=False,  # it would write queries; ours writes routes, see Guards
             log_config=log_config(logging.WARNING if quiet else logging.INFO),
             server_header=False,
+            proxy_headers=False,  # nothing looks at who asks
             timeout_keep_alive=30,
             timeout_graceful_shutdown=GRACE,
         )
