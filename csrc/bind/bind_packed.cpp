@@ -79,8 +79,9 @@ class PackedModel {
     if (x.view.cols + bias.has_value() != view_.columns ||
         (bias.has_value() && view_.bias.size() != view_.labels))
       throw std::invalid_argument("x: wrong number of columns");
-    if (scale.size() != shift.size() || (scale.size() && scale.size() < view_.labels) || scale.size() % kTile)
-      throw std::invalid_argument("scale and shift must be empty or cover whole tiles");
+    if (scale.size() != shift.size() || (scale.size() && scale.size() < view_.labels) ||
+        scale.size() % kStrip)
+      throw std::invalid_argument("scale and shift must be empty or cover whole strips");
     const Calibration calibration{scale.size() ? scale.data() : nullptr, shift.data()};
     const int64_t given = std::max<int64_t>(0, std::min(k, view_.labels));
     py::array_t<int32_t> ids(x.view.rows * given);

@@ -57,7 +57,8 @@ class PredictLayout {
     const LayoutView& view = layout_.view();
     if (x.view.cols + bias.has_value() != view.columns)
       throw std::invalid_argument("x: wrong number of columns");
-    if (scale.size() != shift.size() || (scale.size() && scale.size() != view.tiles() * kTile)) {
+    if (scale.size() != shift.size() ||
+        (scale.size() && (scale.size() < view.tiles() * kTile || scale.size() % kTile))) {
       throw std::invalid_argument("scale and shift must be empty or cover whole tiles");
     }
     const Calibration calibration{scale.size() ? scale.data() : nullptr, shift.data()};

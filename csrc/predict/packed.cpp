@@ -228,7 +228,7 @@ UnpackedRows unpack(const PackedView& p) {
       for (int64_t b = 0; b < p.blocks(); ++b) {
         const uint32_t* ptr = p.ptr.data() + b * (p.columns + 1) + c;
         const uint8_t* lists = p.list.data() + p.first[b];
-        for_postings(lists + (ptr[0] >> 2), lists + (ptr[1] >> 2), ptr[0] & 3,
+        for_postings(lists + (ptr[0] >> 2), lists + (ptr[1] >> 2), ptr[0] & 3, kBefore,
                      [&](uint32_t place, uint8_t code) {
                        if (!code) return;
                        expect(place < p.places(b), "a list leaves its block");

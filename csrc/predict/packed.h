@@ -17,8 +17,15 @@
 // List c of block b is list[first[b] + (ptr[b * (columns + 1) + c] >> 2) ..) up to the same of c + 1; the two
 // lowest bits of its ptr are its width (0 narrow, 1 byte, 2 wide).
 //
-// Whatever bytes the lists hold, a reader stays inside its buffers: a code has a level, and a place is taken
-// modulo the accumulator's size, a power of two. So open() looks at the other arrays only, and is quick.
+// Whatever bytes the lists hold, a reader stays inside its buffers: a code has a level, and a place is kept
+// below the accumulator's size. So open() looks at the other arrays only, and is quick.
+//
+// Prediction. A list of at least kLongList bytes is long, the others are short: a score is the weight of the
+// constant column, then the row's short lists from left to right, then its long ones, each product added by
+// fma. Short lists are added posting by posting. Of the long ones the first strips (kStrip places), where the
+// labels with many weights are, are decoded once for a batch of rows: a cell of 16-bit floats per list, which
+// a row adds as a whole. A strip has cells as long as that is less work than its postings; where the cells end
+// changes no bit. Levels must be 16-bit floats for it (bfloat16, as pack's are): else all lists go by posting.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +41,8 @@ namespace xmc::predict {
 
 inline constexpr int64_t kPlaces = 65536;  // of a block
 inline constexpr int64_t kLevels = 256;
+inline constexpr uint32_t kLongList = 320;  // bytes
+inline constexpr int64_t kStrip = 128;      // a multiple of kTile
 
 // Memory of somebody else.
 struct PackedView {
@@ -76,15 +85,13 @@ struct UnpackedRows {
 };
 UnpackedRows unpack(const PackedView& packed);
 
-// As predict_topk (predict.h). A score is the sum over the row's columns from left to right, after that of
-// the constant one.
+// As predict_topk (predict.h), with scores as said above.
 void predict_packed(const PackedView& packed, const CsrView<>& x, const RowOptions& options,
                     const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores);
 
-// Calls fn(place, code) for each posting of a list of some width (0 to 2); all bytes of whole records.
+// Calls fn(place, code) for each posting of a list of some width (0 to 2) after `place`; whole records.
 template <class Fn>
-inline void for_postings(const uint8_t* p, const uint8_t* end, uint32_t width, Fn&& fn) {
-  uint32_t place = ~uint32_t{0};
+inline void for_postings(const uint8_t* p, const uint8_t* end, uint32_t width, uint32_t place, Fn&& fn) {
   if (width == 0) {
     for (; p < end; p += 3) {
       fn(place += p[0] & 15u, p[1]);
@@ -102,11 +109,32 @@ inline void for_postings(const uint8_t* p, const uint8_t* end, uint32_t width, F
     }
   }
 }
+inline constexpr uint32_t kBefore = ~uint32_t{0};  // the place before a list
+
+// Where the 16-bit float of a lane is in its cell: lanes 16 apart share 32 bits, so that a shift and a mask
+// make two vectors of floats.
+inline constexpr uint32_t cell_place(uint32_t lane) {
+  return lane / 32 * 32 + lane % 16 * 2 + lane % 32 / 16;
+}
+
+// One strip with cells, and the rows' long lists by their number.
+struct PackedStrip {
+  const uint16_t* cell;        // lists * kStrip, zeros where there is no weight
+  const int32_t* some;         // lists: whether it has a weight in the strip; null: most of them have
+  const float *scale, *shift;  // kStrip, or null
+};
+struct PackedRows {
+  const int64_t* start;  // rows + 1
+  const int32_t* list;
+  const float* value;
+  int32_t* own_list;  // scratch, kPast more than the largest row has
+  float* own_value;
+};
 
 struct PackedKernels {
-  // score[place & mask] += x * level[code] for each posting of a list.
-  void (*add)(const uint8_t* from, const uint8_t* to, uint32_t width, float x, const float* level,
-              float* score, uint32_t mask);
+  // score[min(place, last)] += x * level[code] for each posting of a list after `place`.
+  void (*add)(const uint8_t* from, const uint8_t* to, uint32_t width, uint32_t place, float x,
+              const float* level, float* score, uint32_t last);
   // score = weight * x, or 0 if weight is null, for n places.
   void (*start)(const float* weight, float x, int64_t n, float* score);
   // score = scale * score + shift for n places.
@@ -114,6 +142,10 @@ struct PackedKernels {
   // The first of the places from, from + kTile, .. below n, all scores of which up to the next one are below
   // the threshold, are skipped: the first that is not, or one past n.
   int64_t (*next)(const float* score, int64_t from, int64_t n, float threshold);
+  // Rows [from, to), partial is that of row 0: scores[(i - from) * kStrip + j],
+  // calibrated, and whether one of them is not below thresholds[i].
+  void (*strip)(const PackedStrip& strip, const PackedRows& rows, int64_t from, int64_t to,
+                const float* partial, int64_t stride, const float* thresholds, bool* hits, float* scores);
 };
 XMC_SIMD_TABLE(PackedKernels, packed_kernels)
 

@@ -285,13 +285,13 @@ void predict_batch(const LayoutView& layout, const CsrView<>& x, const RowOption
   }
 }
 
-// A batch reads all dense weights once: the more rows, the less often they come from memory.
-int64_t rows_at_once(int64_t block, int threads) {
-  const int64_t bytes = std::clamp(kAllScores / threads, kLeastScores, kMostScores);
-  return std::clamp<int64_t>(bytes / (block * static_cast<int64_t>(sizeof(float))), 16, kMaxBatch);
-}
-
 }  // namespace
+
+// A batch reads all dense weights once: the more rows, the less often they come from memory.
+int64_t rows_at_once(int64_t places, int threads) {
+  const int64_t bytes = std::clamp(kAllScores / threads, kLeastScores, kMostScores);
+  return std::clamp<int64_t>(bytes / (places * static_cast<int64_t>(sizeof(float))), 16, kMaxBatch);
+}
 
 void predict_topk(const LayoutView& layout, const CsrView<>& x, const RowOptions& options,
                   const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores) {

@@ -38,6 +38,9 @@ struct Calibration {
 void predict_topk(const LayoutView& layout, const CsrView<>& x, const RowOptions& options,
                   const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores);
 
+// Rows of a batch whose scores for a block of so many places are kept, in one of the threads.
+int64_t rows_at_once(int64_t places, int threads);
+
 // One tile of the layout.
 struct PredictTile {
   const Cell* cell;     // n_dense

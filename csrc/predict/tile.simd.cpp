@@ -1,10 +1,7 @@
-#include <utility>
-
-#include "core/vec.h"
 #include "predict/predict.h"
+#include "predict/tile_vec.h"
 
 namespace xmc::predict::XMC_SIMD_NS {
-using namespace ::xmc::XMC_SIMD_NS;
 namespace {
 
 void split(const int32_t* entry, const int32_t* column, const float* value, int64_t n, FeatureList& dense,
@@ -50,14 +47,6 @@ constexpr int64_t kRowsAhead = 4;  // whose partial scores are asked for
 
 XMC_INLINE vf magnitude(vf a) {
   return max(a, splat(0.f) - a);
-}
-// a * b + c, rounded as the vectors' fma.
-XMC_INLINE float fma(float a, float b, float c) {
-#if defined(XMC_SIMD_IS_avx2) || defined(XMC_SIMD_IS_avx512)
-  return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
-#else
-  return c + a * b;
-#endif
 }
 
 // Integers of kWidth lanes; kTile bytes of a column are read in parts of 4 * kWidth, part h of them having
@@ -165,14 +154,6 @@ XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
 }
 
 #endif
-
-// f(0), f(1), .. f(n - 1) with constants: arrays that are only used so stay in registers.
-template <int n, class F>
-XMC_INLINE void repeat(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) {
-    (f(std::integral_constant<int, i>{}), ...);
-  }(std::make_integer_sequence<int, n>{});
-}
 
 // The sums of a part of kTiles tiles over the fours [from, to), added to acc.
 template <bool kVnni, int kTiles>

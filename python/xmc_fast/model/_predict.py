@@ -14,7 +14,7 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, features, to_scipy
 from xmc_fast.model._storage import Block
 
-TILE = 64
+PAD = 128  # labels: csrc reads calibrations in whole tiles or strips
 NONE = np.empty(0, np.float32)
 
 
@@ -35,8 +35,8 @@ def build_layout(
 
 
 def in_layout(values: npt.NDArray[np.float32], order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Per-label values in the order of a layout, zero-padded to whole tiles."""
-    return np.concatenate([values[order], np.zeros(-len(values) % TILE, np.float32)])
+    """Per-label values in the order of a layout, zero-padded to whole strips."""
+    return np.concatenate([values[order], np.zeros(-len(values) % PAD, np.float32)])
 
 
 def one_row(x: Any, n_features: int) -> Csr:
