@@ -131,7 +131,8 @@ def _bfloat16(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """The nearest numbers of 16 bits, with which prediction is fastest (csrc/predict/packed.h)."""
     most = np.uint32(0x7F7F0000).view(np.float32)
     bits = np.clip(values, -most, most).astype(np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+    rounded: npt.NDArray[np.float32] = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return rounded
 
 
 def write_packed(path: str | os.PathLike[str], packed: Packed) -> None:
