@@ -123,6 +123,15 @@ def test_mach_trains_predicts_and_tells_its_size(train, tmp_path, capsys):
     assert "no calibrated probabilities" in capsys.readouterr().err
 
 
+def test_an_ensemble_of_features(train, tmp_path, capsys):
+    facts = call(capsys, "train", train, tmp_path / "model", "--model", "ensemble", "--C", 2, "--threads", 1)
+    assert facts["labels"] == 40
+    told = call(capsys, "info", tmp_path / "model")
+    assert (told["kind"], told["bytes"]) == ("ensemble", facts["bytes"])
+    call(capsys, "predict", tmp_path / "model", train, tmp_path / "out.txt", "--optimize", "macro-f1")
+    assert call(capsys, "evaluate", tmp_path / "model", train)["metrics"]["precision"]["1"] > 0.5
+
+
 def test_tree_trains_resumes_predicts_and_tells_its_size(train, tmp_path, capsys):
     options = ("--model", "tree", "--max-leaf", 8, "--trees", 2, "--C", 2, "--seed", 5, "--threads", 1)
     run = ("train", train, tmp_path / "model", *options, "--checkpoint", tmp_path / "run", "--calibrate", 0.3)

@@ -306,6 +306,18 @@ def test_errors_name_the_options(table, tmp_path, capsys):
     assert "no" in capsys.readouterr().err
 
 
+def test_an_ensemble_of_texts(table, call, capsys):
+    folder = table.parent / "ensemble"
+    facts = call("train", table, folder, *OPTIONS, "--model", "ensemble", "--valid", 0.2)
+    assert facts["fit_report"]["held_out"] == 0
+    assert call("info", folder)["kind"] == "text_classifier"
+    call("predict", folder, table, table.parent / "out.csv", "--text", "title,body")
+    assert "metal" in (table.parent / "out.csv").read_text(encoding="utf-8")
+    for option in (("--checkpoint", "run"), ("--calibrate", "0.1"), ("--keep-state",)):
+        assert main(["train", str(table), str(folder), *OPTIONS, "--model", "ensemble", *option]) == 1
+        assert f"{option[0]} is not for --model ensemble" in capsys.readouterr().err
+
+
 def test_a_label_tree_of_texts(table, call):
     folder = table.parent / "tree"
     assert call("train", table, folder, *OPTIONS, "--model", "tree", "--max-leaf", 2)["labels"] == 5

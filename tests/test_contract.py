@@ -72,6 +72,8 @@ MAKERS = {
     "TextClassifier": (TEXTS, lambda _: xmc_fast.TextClassifier(min_df=1)),
     "OneVsAll": (ROWS, lambda _: xmc_fast.OneVsAll()),
     "LabelTree": (ROWS, lambda _: xmc_fast.LabelTree(max_leaf=3)),
+    "Neighbours": (ROWS, lambda _: xmc_fast.Neighbours(5)),
+    "Ensemble": (ROWS, lambda _: xmc_fast.Ensemble(folds=2)),
     "Mach": (ROWS, lambda _: xmc_fast.Mach(6, 3)),
     "LinearDeclare": (ROWS, lambda _: xmc_fast.LinearDeclare(4, neighbours=5)),
     "Declare": (ROWS, lambda _: xmc_fast.nn.Declare(4, hidden=8, neighbours=5, epochs=1)),

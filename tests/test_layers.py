@@ -29,6 +29,8 @@ LAYERS = [
         "text",
         "knn",
         "declare",
+        "neighbours",
+        "ensemble",
     },
     {
         "engine",

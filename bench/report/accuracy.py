@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.experiments.lightxml import CELLS
-from bench.report.tables import Part, Results, Row, Rows
+from bench.report.tables import Column, Part, Results, Row, Rows
 
 P = ("P@1", "P@3", "P@5")
 SHOWN = [f"{which} @{k}" for which in ("all", "frequent") for k in (1, 3, 5)]
@@ -41,7 +41,16 @@ def hundredths(name: str) -> Part:
     )
 
 
+def blend() -> Part:
+    """Hundredths of a point, two digits of seconds."""
+    exact = {"set": "set", "model": "model"}
+    points = {m: (lambda r, m=m: f"{r[m]:.2f}") for m in ("P@1", "P@3", "P@5", "nDCG@5", "macro-F1@5")}
+    costs: dict[str, Column] = {"training, CPU s": "training", "µs a row": "us_per_row", "MB": "MB"}
+    return Part("blend", "python -m bench.experiments.blend", {**exact, **points, **costs})
+
+
 PARTS = {
+    "blend": blend(),
     "lightxml_eurlex57k": lightxml("eurlex57k"),
     "lightxml_tibkat-gnd": lightxml("tibkat-gnd"),
     "head_labels_1000": head_labels(1000),

@@ -19,11 +19,13 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
         decide,
         declare,
         engine,
+        ensemble,
         knn,
         linear,
         mach,
         metrics,
         model,
+        neighbours,
         nn,
         planner,
         plots,
@@ -34,9 +36,11 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
     )
     from xmc_fast._folder import load
     from xmc_fast.declare import LinearDeclare
+    from xmc_fast.ensemble import Ensemble
     from xmc_fast.linear import OneVsAll
     from xmc_fast.mach import Mach
     from xmc_fast.model import SparseModel
+    from xmc_fast.neighbours import Neighbours
     from xmc_fast.planner import plan
     from xmc_fast.texts import TextClassifier
     from xmc_fast.tree import LabelTree
@@ -45,9 +49,11 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
 __version__ = "0.1.0"
 
 __all__ = [
+    "Ensemble",
     "LabelTree",
     "LinearDeclare",
     "Mach",
+    "Neighbours",
     "OneVsAll",
     "SparseModel",
     "TextClassifier",
@@ -58,12 +64,14 @@ __all__ = [
     "decide",
     "declare",
     "engine",
+    "ensemble",
     "knn",
     "linear",
     "load",
     "mach",
     "metrics",
     "model",
+    "neighbours",
     "nn",
     "plan",
     "planner",
@@ -79,9 +87,11 @@ __all__ = [
 
 # The sub-module that defines a public name; the others are sub-modules themselves.
 _DEFINED_IN = {
+    "Ensemble": "ensemble",
     "LabelTree": "tree",
     "LinearDeclare": "declare",
     "Mach": "mach",
+    "Neighbours": "neighbours",
     "OneVsAll": "linear",
     "SparseModel": "model",
     "TextClassifier": "texts",

@@ -33,6 +33,8 @@ KINDS = {
     "text_model": "xmc_fast.texts:TextClassifier",  # of earlier versions
     "label_tree": "xmc_fast.tree:LabelTree",
     "mach": "xmc_fast.mach:Mach",
+    "neighbours": "xmc_fast.neighbours:Neighbours",
+    "ensemble": "xmc_fast.ensemble:Ensemble",
     "linear_declare": "xmc_fast.declare:LinearDeclare",
     "declare": "xmc_fast.nn:Declare",
     "sparse_classifier": "xmc_fast.nn:SparseClassifier",

@@ -56,7 +56,8 @@ def names(model: Any) -> list[str]:
 
 def calibrated(model: Any) -> bool:
     """Whether a model gives probabilities that were fitted on held-out data."""
-    return getattr(linear_part(model), "calibration", None) is not None
+    inner = linear_part(model)
+    return getattr(inner, "gives_probabilities", False) or getattr(inner, "calibration", None) is not None
 
 
 def check_input(model: Any, data: Dataset) -> None:

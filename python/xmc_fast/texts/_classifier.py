@@ -42,7 +42,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     ----------
     model : estimator, optional
         Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``. For hundreds of
-        thousands of labels ``LabelTree()``.
+        thousands of labels ``LabelTree()``; more accurate and slower ``Ensemble()``.
     analyzer : "word", "char" or "char_wb"
         Terms are words, or character n-grams (for languages without spaces, or for word parts).
     ngram_range : (int, int)
@@ -61,7 +61,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         Weight of each text column of a frame, for example ``{"title": 2}``; columns not named have weight 1.
     calibrate : float
         Share of the rows that is not trained on but used to turn scores into probabilities. 0: no
-        probabilities, all rows are trained on.
+        probabilities, all rows are trained on. An `Ensemble` and `Neighbours` need no such rows.
     n_jobs : int, optional
         Threads; results do not depend on their number.
     random_state : int, RandomState or None
@@ -360,7 +360,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     def calibrated(self) -> bool:
         """Whether the model gives probabilities."""
         check_is_fitted(self, "model_")
-        return getattr(self.model_, "calibration", None) is not None
+        own = bool(getattr(self.model_, "gives_probabilities", False))
+        return own or getattr(self.model_, "calibration", None) is not None
 
     @property
     def nbytes(self) -> int:
@@ -407,9 +408,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         return X if X.dtype == np.float32 else X.astype(np.float32)
 
     def _proba(self, proba: bool | None) -> dict[str, bool]:
-        calibrated = getattr(self.model_, "calibration", None) is not None
-        wanted = calibrated if proba is None else proba
-        if wanted and not calibrated:
+        wanted = self.calibrated if proba is None else proba
+        if wanted and not self.calibrated:
             raise ValueError("proba=True needs probabilities: train with calibrate above 0")
         return {"proba": True} if wanted else {}
 

@@ -57,7 +57,9 @@ def fit_texts(
     if label_names is None and encoded.by_name:  # not those of unusable rows only
         found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
         names, Y = [names[i] for i in found], Y[:, found]
-    train, held_out = split(classifier, usable)
+    model = _make_model(classifier)
+    needed = decide is not None or not getattr(model, "gives_probabilities", False)
+    train, held_out = split(classifier, usable) if needed else (usable, usable[:0])
     counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
     classifier.text_columns_ = columns.names
     classifier.reading_ = {"sep": sep or encoded.sep} if encoded.sep else {}
@@ -66,7 +68,7 @@ def fit_texts(
     options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
     options |= {"keep_state": True} if keep_state else {}
     given = {name: value for name, value in options.items() if value is not None}
-    fitted = _make_model(classifier).fit(X, Y[train], **given)
+    fitted = model.fit(X, Y[train], **given)
     linear = getattr(fitted, "model_", None)
     classifier.model_ = linear if isinstance(linear, SparseModel) else fitted
     if label_range is not None:
@@ -86,7 +88,7 @@ def fit_texts(
         "unknown_labels": len(encoded.unknown),
         "labels": len(names),
         "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
-        "calibrated": False,
+        "calibrated": bool(getattr(classifier.model_, "gives_probabilities", False)),
     }
     X_held = classifier.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
     Y_held = Y[held_out]
