@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("linear", "tree", "ensemble", "mach", "lightxml"),
         default="linear",
         help="one-vs-all linear models (default), tree: the same in a label tree, ensemble: linear models and the"
-        " labels of similar rows (more accurate, about five times slower), MACH: linear models of hashed labels, or"
+        " labels of similar rows (better lists, several times slower), MACH: linear models of hashed labels, or"
         " LightXML: a transformer on raw text",
     )
     parser.add_argument(

@@ -42,7 +42,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     ----------
     model : estimator, optional
         Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``. For hundreds of
-        thousands of labels ``LabelTree()``; more accurate and slower ``Ensemble()``.
+        thousands of labels ``LabelTree()``; for better lists at several times the cost ``Ensemble()``.
     analyzer : "word", "char" or "char_wb"
         Terms are words, or character n-grams (for languages without spaces, or for word parts).
     ngram_range : (int, int)
