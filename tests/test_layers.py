@@ -36,6 +36,7 @@ LAYERS = [
         "engine",
         "planner",
         "tuning",
+        "_trials",
     },  # models take an engine as argument (`_work.Engine`), they never import it
     {"plots", "nn", "serve", "annif"},
     {"cli", "__init__", "__main__"},

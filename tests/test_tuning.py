@@ -9,7 +9,8 @@ import pytest
 
 import xmc_fast
 from tests.test_update import data
-from xmc_fast import OneVsAll
+from xmc_fast import OneVsAll, metrics
+from xmc_fast._trials import Data, _from_first, scores
 from xmc_fast.cli import main
 from xmc_fast.tuning import default_settings
 
@@ -56,6 +57,56 @@ def test_goes_on_from_its_file(tmp_path, monkeypatch):
         xmc_fast.tune(X, Y, settings=settings[:2], checkpoint=tmp_path / "trials.json")
 
 
+def test_pruning_shares_a_fit_and_c_a_start():
+    X, Y = data(n=600)
+    settings = [
+        {},
+        {"prune": 0.2},
+        {"prune": 0.001},
+        {"C": 3.0},
+        {"positive_weight": "balanced^0.5", "C": 0.3},
+    ]
+    parts = Data(X, Y, None, 0.2, None, 0, 1)
+    part = parts.part(0, 1.0, 1.0)
+    found = [(s, score) for s, score in scores(parts, settings, settings, part, "precision@1")]
+    assert sorted(map(str, settings)) == sorted(str(s) for s, _ in found)
+    for setting, score in found:
+        alone = OneVsAll(**setting, n_jobs=1).fit(X[part.rows], Y[part.rows][:, part.labels])
+        truth = Y[part.valid][:, part.labels]
+        asked = np.flatnonzero(np.diff(truth.indptr))
+        top = alone.predict(X[part.valid][asked], 1)
+        expected = metrics.precision_at_k(truth[asked], top, k=1)
+        # pruning is exact; from another start the last bits differ, which may move a row or two
+        exact = set(setting) <= {"prune"}
+        assert score == pytest.approx(expected, abs=1e-8 if exact else 2.01 / len(asked))
+
+
+def test_models_from_another_start_are_those_of_a_fit():
+    X, Y = data(n=300)
+    first = OneVsAll(prune=0, C=0.5, n_jobs=1).fit(X, Y, keep_state=True)
+    for setting in ({"C": 4.0}, {"positive_weight": "balanced"}, {"C": 0.1, "positive_weight": 3.0}):
+        found = _from_first(first, {"C": 0.5}, setting, X, Y).to_csr().toarray()
+        close = OneVsAll(prune=0, **setting, tol=1e-4, n_jobs=1).fit(X, Y).model_.to_csr().toarray()
+        np.testing.assert_allclose(found, close, atol=0.03 * np.abs(close).max())
+        assert np.abs(found - first.model_.to_csr().toarray()).max() > 0.1 * np.abs(close).max()
+
+
+def test_folds(tmp_path):
+    X, Y = data(n=400)
+    settings = [{}, {"C": 4.0}, {"prune": 0.1}]
+    found = xmc_fast.tune(
+        X, Y, settings=settings, folds=3, metric="precision@1", n_jobs=1, checkpoint=tmp_path / "t.json"
+    )
+    stored = json.loads((tmp_path / "t.json").read_text())["scores"]
+    assert len(stored) == 3 * len(found.trials)
+    first = [stored[f"1 {fold} {{}}"] for fold in range(3)]
+    assert found.trials[0]["score"] == pytest.approx(sum(first) / 3, abs=1e-8)
+    held = np.concatenate([valid for _, valid in Data(X, Y, None, 0.2, 3, 0, 1).folds])
+    np.testing.assert_array_equal(np.sort(held), np.arange(400))  # every row is held out once
+    for train, valid in Data(X, Y, None, 0.2, 3, 0, 1).folds:
+        assert not set(train) & set(valid)
+
+
 def test_powers_of_balanced():
     X, Y = data()
     counts = np.asarray(Y.sum(0)).ravel()
@@ -73,6 +124,7 @@ def test_mistakes_are_told():
         ({"valid": 1.0}, "valid"),
         ({"budget": 0}, "budget"),
         ({"settings": []}, "settings"),
+        ({"folds": 1}, "folds"),
     ):
         with pytest.raises(ValueError, match=said):
             xmc_fast.tune(X, Y, **options)

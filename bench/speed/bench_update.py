@@ -1,14 +1,18 @@
-"""Updates against full fits of the same data, CPU seconds of one thread, in one run.
+"""Updates against a full fit of the same data, CPU seconds of one thread, in one run.
 
-    python -m bench.speed.bench_update [debtags eurlex57k] [--labels N]
+    python -m bench.speed.bench_update [debtags eurlex57k tibkat-gnd] [--labels N] [--checked 256]
 
-Of each set: the last 1,000 labels (or a fortieth of them) as new ones, 5 % and 0.1 % of the rows as new ones. For new
-labels the weights must have the same bytes; for new rows the table has the worst f(w) / min f over the labels (prune=0
-models, the minimum bounded from a fit at tol 1e-4), and P@1, P@3, P@5 of the usual models on the test rows.
+Of each set, after one fit of everything (with its state kept): the last 1,000 labels (or a fortieth of them) as new
+ones, 5 % of the rows, the same with 5 % of the labels, and 0.1 % of the rows. The model without 5 % of the rows is
+fitted; those without some labels, or without 0.1 % of the rows, are fitted models from which an update took them.
+For new labels the weights must have the same bytes; for new rows the table has the worst f(w) / min f over a random
+choice of labels (a model of these alone, prune=0, the minimum bounded from a fit at tol 1e-4), and P@1, P@3, P@5 of the
+usual models on the test rows.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -21,7 +25,16 @@ from bench.speed.linear_every import objective_and_bound, signs
 from xmc_fast import OneVsAll, metrics
 
 COLUMNS = ["set", "case", "labels", "rows", "full_seconds", "update_seconds", "share", "labels_trained"]
-COLUMNS += ["same_bytes", "worst_over_minimum", "full_worst", "p_update", "p_full", "state_mb", "model_mb"]
+COLUMNS += [
+    "same_bytes",
+    "worst_over_minimum",
+    "full_worst",
+    "labels_checked",
+    "p_update",
+    "p_full",
+    "state_mb",
+    "model_mb",
+]
 
 
 def timed(fn: Any) -> tuple[float, Any]:
@@ -59,59 +72,86 @@ def precision(model: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> list[float]:
     return [round(100 * float(report[f"precision@{k}"]), 2) for k in (1, 3, 5)]
 
 
-def measure(name: str, labels: int | None, table: Table, checks: bool) -> None:
+def measure(name: str, labels: int | None, checked: int, table: Table) -> None:
     X, Y = load(name)
     X_test, Y_test = load(name, "test")
     present = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())[:labels]
     Y, Y_test = Y[:, present].tocsr(), Y_test[:, present].tocsr()
+    order = np.random.default_rng(0).permutation(X.shape[0])
+    order = np.concatenate(
+        [np.sort(part) for part in np.split(order, [len(order) - round(0.05 * len(order))])]
+    )
+    X, Y = X[order], Y[order]  # the last 5 % are new
+    full_seconds, full = timed(lambda: OneVsAll(n_jobs=1).fit(X, Y, keep_state=True))
+    p_full = precision(full, X_test, Y_test)
+
+    def add(case: str, update: Any, model: Any, **facts: Any) -> Any:
+        seconds, _ = timed(update)
+        if "same_bytes" in facts:
+            facts["same_bytes"] = same_bytes(full.model_, model.model_)
+        table.add(
+            set=name,
+            case=case,
+            labels=model.n_labels_,
+            rows=model.state_.X.shape[0],
+            full_seconds=full_seconds,
+            update_seconds=seconds,
+            share=seconds / full_seconds,
+            labels_trained=model.update_["labels_trained"],
+            state_mb=model.state_.nbytes / 1e6,
+            model_mb=model.model_.nbytes / 1e6,
+            p_update=precision(model, X_test, Y_test),
+            p_full=p_full,
+            **facts,
+        )
+        print(table.rows[-1], flush=True)
+        table.keep_others("set", "case")
+        table.save()
+        return model
+
     new = min(1000, max(1, Y.shape[1] // 40))
-    full_seconds, full = timed(lambda: OneVsAll(n_jobs=1).fit(X, Y))
-    old = OneVsAll(n_jobs=1).fit(X, Y[:, :-new], keep_state=True)
-    seconds, _ = timed(lambda: old.update(old_labels=Y))
-    add(
-        table,
-        name,
-        f"{new} new labels",
-        full_seconds,
-        seconds,
-        old,
-        same_bytes=same_bytes(full.model_, old.model_),
-    )
-    for share in (0.05, 0.001):
-        count = max(1, round(share * X.shape[0]))
-        order = np.random.default_rng(0).permutation(X.shape[0])
-        rows, added = np.sort(order[count:]), np.sort(order[:count])
-        both = np.concatenate([rows, added])
-        full_seconds, full = timed(lambda both=both: OneVsAll(n_jobs=1).fit(X[both], Y[both]))
-        old = OneVsAll(n_jobs=1).fit(X[rows], Y[rows], keep_state=True)
-        seconds, _ = timed(lambda old=old, added=added: old.update(X[added], Y[added]))
-        facts: dict[str, Any] = {}
-        if checks:
-            plain = OneVsAll(n_jobs=1, prune=0)
-            updated = (
-                OneVsAll(n_jobs=1, prune=0).fit(X[rows], Y[rows], keep_state=True).update(X[added], Y[added])
-            )
-            ratios = worst([updated, plain.fit(X[both], Y[both])], X[both], Y[both])
-            facts = {"worst_over_minimum": ratios[0], "full_worst": ratios[1]}
-        facts |= {"p_update": precision(old, X_test, Y_test), "p_full": precision(full, X_test, Y_test)}
-        add(table, name, f"{share:.1%} new rows", full_seconds, seconds, old, **facts)
+    less = copy.copy(full).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
+    add(f"{new:,} new labels", lambda: less.update(old_labels=Y), less, same_bytes=True)
+    ratios = worst_of_cases(X, Y, checked) if checked else {}
+    n = X.shape[0] - round(0.05 * X.shape[0])
+    old = OneVsAll(n_jobs=1).fit(X[:n], Y[:n], keep_state=True)
+    for case, start, update in cases(old, X, Y):
+        model = start()
+        add(case, lambda model=model, update=update: update(model), model, **ratios.get(case, {}))
 
 
-def add(table: Table, name: str, case: str, full: float, update: float, model: Any, **facts: Any) -> None:
-    table.add(
-        set=name,
-        case=case,
-        labels=model.n_labels_,
-        rows=model.state_.X.shape[0],
-        full_seconds=full,
-        update_seconds=update,
-        share=update / full,
-        labels_trained=model.update_["labels_trained"],
-        state_mb=model.state_.nbytes / 1e6,
-        model_mb=model.model_.nbytes / 1e6,
-        **facts,
-    )
-    print(table.rows[-1], flush=True)
+def cases(old: Any, X: Any, Y: Any) -> list[tuple[str, Any, Any]]:
+    """Name, the model to start from, the update, of each case with new rows. ``old`` is of all but the last 5 %."""
+    n, fewer = old.state_.X.shape[0], X.shape[0] - max(1, round(0.001 * X.shape[0]))
+    some = np.arange(Y.shape[1] - max(1, round(0.05 * Y.shape[1])), Y.shape[1])
+    return [
+        ("5 % new rows", lambda: copy.copy(old), lambda m: m.update(X[n:], Y[n:])),
+        (
+            "5 % new rows, 5 % new labels",
+            lambda: copy.copy(old).update(remove_labels=some),
+            lambda m: m.update(X[n:], Y[n:], old_labels=Y[:n]),
+        ),
+        (
+            "0.1 % new rows",
+            lambda: copy.copy(old).update(X[n:fewer], Y[n:fewer]),
+            lambda m: m.update(X[fewer:], Y[fewer:]),
+        ),
+    ]
+
+
+def worst_of_cases(X: Any, Y: Any, count: int) -> dict[str, dict[str, float]]:
+    """The worst label after each update, of ``count`` labels alone, unpruned."""
+    chosen = np.sort(np.random.default_rng(1).permutation(Y.shape[1])[:count])
+    part = Y[:, chosen].tocsr()
+    n = X.shape[0] - round(0.05 * X.shape[0])
+    old = OneVsAll(n_jobs=1, prune=0).fit(X[:n], part[:n], keep_state=True)
+    names, models = [], []
+    for case, start, update in cases(old, X, part):
+        names.append(case)
+        models.append(update(start()))
+    ratios = worst([*models, OneVsAll(n_jobs=1, prune=0).fit(X, part)], X, part)
+    facts = {"full_worst": ratios[-1], "labels_checked": len(chosen)}
+    return {case: {"worst_over_minimum": r, **facts} for case, r in zip(names, ratios, strict=False)}
 
 
 def main() -> None:
@@ -119,14 +159,12 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=["debtags", "eurlex57k"])
     parser.add_argument("--labels", type=int, help="only so many labels")
     parser.add_argument(
-        "--no-checks", action="store_true", help="leave out the worst label, which takes longest"
+        "--checked", type=int, default=256, help="labels whose minimum is looked for (0: none)"
     )
     arguments = parser.parse_args()
     table = Table("update", COLUMNS)
     for name in arguments.sets:
-        measure(name, arguments.labels, table, not arguments.no_checks)
-        table.keep_others("set")
-        table.save()
+        measure(name, arguments.labels, arguments.checked, table)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
-from xmc_fast.model import SparseModel
+from xmc_fast.model import RowExplanation, SparseModel, explain_row
 
 
 class OneVsAll(BaseEstimator):  # type: ignore[misc]
@@ -276,6 +276,21 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         """The ``k`` best labels of one row and their scores (see `SparseModel.predict_one`)."""
         check_is_fitted(self, "model_")
         return self.model_.predict_one(x, k, proba=proba)
+
+    def explain(self, x: Any, label: int | None = None) -> RowExplanation:
+        """What each feature of one row adds to a label's score, by default the best label's.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+        >>> model = OneVsAll().fit(X, np.array([[1, 0], [1, 0], [0, 1], [0, 1]]))
+        >>> why = model.explain(X[1], 0)
+        >>> bool(abs(why.bias + why.contributions.sum() - why.score) < 1e-9)
+        True
+        """
+        check_is_fitted(self, "model_")
+        return explain_row(self.model_, x, label)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """All scores, (n, L) dense: for small L."""

@@ -2,45 +2,24 @@
 
 Every setting is trained on a small part of the rows and labels; the better third goes on to a larger part, and so on.
 A fit costs about rows times labels, so all rounds together cost a few default fits however many settings there are.
+Within a round, settings that differ in C or the positives' weight only start from the solution of the first of them
+(`xmc_fast._trials`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
-
-from xmc_fast import metrics
-from xmc_fast._files import write_text
-from xmc_fast._folder import check_same_fit, read_json
-from xmc_fast._validate import features, fingerprint
-from xmc_fast._validate import labels as labels_of
+from xmc_fast._trials import Data, Log, Part, groups_of, is_text, key_of, linear_options, scores, text_options
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
-from xmc_fast.texts._fit import make_vectorizer
-from xmc_fast.texts._inputs import Columns, text_columns
-from xmc_fast.texts._labels import encode
 
-TEXT_PARAMETERS = (
-    "analyzer",
-    "ngram_range",
-    "min_df",
-    "stop_words",
-    "strip_accents",
-    "sublinear_tf",
-    "hashing",
-)
 # Share of the rows, share of the labels, settings that go on from the round before: about 0.6 + 0.9 + 1 fits.
-ROUNDS = ((0.25, 0.1, 1.0), (0.5, 0.22, 1 / 3), (1.0, 1 / 3, 1 / 8))
+ROUNDS = ((0.25, 0.1, 1.0), (0.5, 0.18, 1 / 3), (1.0, 0.3, 1 / 8))
 _COST = 2.5
-FEWEST_ROWS, FEWEST_LABELS = 500, 64  # smaller parts tell too little
 
 
 @dataclass(frozen=True)
@@ -58,8 +37,8 @@ class Tuning:
         """The last trial of each setting, the best first: those of later rounds before those of earlier ones."""
         newest: dict[str, dict[str, Any]] = {}
         for trial in self.trials:
-            newest[_key(trial["setting"])] = trial
-        return sorted(newest.values(), key=lambda t: (-t["round"], -t["score"], _key(t["setting"])))
+            newest[key_of(trial["setting"])] = trial
+        return sorted(newest.values(), key=lambda t: (-t["round"], -t["score"], key_of(t["setting"])))
 
     def make(self, **options: Any) -> Any:
         """An estimator with the best setting, not fitted: `TextClassifier` for texts, else `OneVsAll`."""
@@ -107,6 +86,7 @@ def tune(
     settings: Sequence[Mapping[str, Any]] | None = None,
     budget: float = 4.0,
     valid: float = 0.2,
+    folds: int | None = None,
     sep: str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
@@ -127,6 +107,9 @@ def tune(
         What all trials may cost, in default fits: the shares of rows and labels follow from it.
     valid : float
         Share of the rows that settings are measured on and never trained on.
+    folds : int, optional
+        Instead of one such part, cut the rows into so many; a score is the mean over the folds. The budget stays, so
+        that a fit of a fold sees fewer rows and labels.
     sep : str, optional
         As in `TextClassifier.fit`.
     checkpoint : path, optional
@@ -153,32 +136,36 @@ def tune(
     if budget <= 0:
         raise ValueError(f"budget must be above 0, got {budget!r}")
     tried = [
-        dict(setting) for setting in (settings if settings is not None else default_settings(_is_text(X)))
+        dict(setting) for setting in (settings if settings is not None else default_settings(is_text(X)))
     ]
     if not tried:
         raise ValueError("settings must hold at least one setting, got none")
-    data = _Data(X, y, sep, valid, random_state, n_jobs)
-    log = _Log(checkpoint, {"metric": metric, "budget": budget, "settings": tried, "data": data.key})
-    scale = min(1.0, (budget / _COST) ** 0.5)
+    if folds is not None and folds < 2:
+        raise ValueError(f"folds must be at least 2 or None, got {folds!r}")
+    data = Data(X, y, sep, valid, folds, random_state, n_jobs)
+    log = Log(checkpoint, {"metric": metric, "budget": budget, "settings": tried, "data": data.key})
+    scale = min(1.0, (budget / _COST / len(data.folds)) ** 0.5)
     left = tried
     trials: list[dict[str, Any]] = []
     for number, (rows, labels, share) in enumerate(ROUNDS, 1):
         if number > 1:
             keep = max(1, round(share * len(tried)))
             order = sorted(range(len(left)), key=lambda i: (-trials[len(trials) - len(left) + i]["score"], i))
-            left = [left[i] for i in order[:keep]]
-        part = data.part(min(1.0, rows * scale), min(1.0, labels * scale))
+            left = [left[i] for i in sorted(order[:keep])]
+        parts = [
+            data.part(fold, min(1.0, rows * scale), min(1.0, labels * scale))
+            for fold in range(len(data.folds))
+        ]
+        _try(data, left, parts, metric, number, log)
         for setting in left:
-            score = log.get(number, setting)
-            if score is None:
-                score = log.add(number, setting, data.score(setting, part, metric))
+            found = [log.content["scores"][_name(number, fold, setting)] for fold in range(len(parts))]
             trials.append(
                 {
                     "round": number,
-                    "rows": len(part[0]),
-                    "labels": len(part[1]),
+                    "rows": len(parts[0].rows),
+                    "labels": len(parts[0].labels),
                     "setting": setting,
-                    "score": score,
+                    "score": round(sum(found) / len(found), 9),
                 }
             )
         if len(left) == 1:
@@ -188,121 +175,29 @@ def tune(
     return Tuning(best, metric, trials, data.texts is not None)
 
 
+def _try(
+    data: Data, left: list[dict[str, Any]], parts: list[Part], metric: str, number: int, log: Log
+) -> None:
+    """Score the settings of a round that the log does not have."""
+    for group in groups_of(left):
+        for fold, part in enumerate(parts):
+            lacking = [s for s in group if _name(number, fold, s) not in log.content["scores"]]
+            if lacking:
+                for setting, score in scores(data, group, lacking, part, metric):
+                    log.add(_name(number, fold, setting), score)
+
+
+def _name(number: int, fold: int, setting: Mapping[str, Any]) -> str:
+    return f"{number} {fold} {key_of(setting)}"
+
+
 def make_estimator(setting: Mapping[str, Any], texts: bool, options: Mapping[str, Any]) -> Any:
     """The estimator of a setting."""
-    linear = {name: value for name, value in setting.items() if name not in TEXT_PARAMETERS}
+    linear = linear_options(setting)
     shared = {name: value for name, value in options.items() if name in ("n_jobs", "random_state")}
     model = OneVsAll(**linear, **shared)
     return (
-        TextClassifier(model=model, **_text_options(setting), **options)
+        TextClassifier(model=model, **text_options(setting), **options)
         if texts
         else model.set_params(**options)
     )
-
-
-class _Data:
-    """Training and validation rows, and the features of each way to read texts."""
-
-    def __init__(self, X: Any, y: Any, sep: str | None, valid: float, seed: int, n_jobs: int | None) -> None:
-        self.texts: Columns | None = None
-        self.n_jobs = n_jobs
-        if _is_text(X):
-            self.texts = text_columns(X)
-            Y = encode(y, None, sep).Y
-            usable = np.flatnonzero(self.texts.filled & (np.diff(Y.indptr) > 0))
-            count = self.texts.n_rows
-        else:
-            x = features(X)
-            self.X = sp.csr_matrix((x.data, x.indices, x.indptr), x.shape)
-            given = labels_of(y, n_rows=x.shape[0])
-            Y = sp.csr_matrix(
-                (np.ones(len(given.indices), np.float32), given.indices, given.indptr), given.shape
-            )
-            count, usable = x.shape[0], np.arange(x.shape[0])
-        if Y.shape[0] != count:
-            raise ValueError(f"X has {count} rows, y has {Y.shape[0]}")
-        self.Y = Y
-        order = usable[np.random.default_rng(seed).permutation(len(usable))]
-        held = max(1, round(valid * len(order)))
-        self.valid, self.train = np.sort(order[:held]), order[held:]
-        if not len(self.train):
-            raise ValueError(f"{len(usable)} usable rows are too few to hold out {valid:.0%} of them")
-        arrays = {"indptr": Y.indptr, "indices": Y.indices, "order": order}
-        arrays |= {} if self.texts is not None else {"x": self.X.data}
-        self.key = fingerprint(arrays)
-        self._made: dict[str, tuple[sp.csr_matrix, sp.csr_matrix]] = {}
-
-    def part(self, rows: float, labels: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first rows of a fixed random order, and labels of every frequency that these rows have."""
-        chosen = np.sort(self.train[: max(FEWEST_ROWS, round(rows * len(self.train)))])
-        counts = np.bincount(self.Y[chosen].indices, minlength=self.Y.shape[1])
-        present = np.flatnonzero(counts)
-        by_count = present[np.argsort(-counts[present], kind="stable")]
-        wanted = min(len(present), max(FEWEST_LABELS, round(labels * len(present))))
-        some = by_count[np.unique(np.linspace(0, len(by_count) - 1, wanted).astype(int))]
-        return chosen, np.sort(some)
-
-    def rows(self, setting: Mapping[str, Any]) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """Features of all training rows (in their ascending order) and of the validation rows."""
-        key = _key(_text_options(setting))
-        if key not in self._made:
-            if self.texts is None:
-                made = self.X[np.sort(self.train)], self.X[self.valid]
-            else:
-                vectorizer = make_vectorizer(TextClassifier(n_jobs=self.n_jobs, **_text_options(setting)))
-                made = (
-                    vectorizer.fit_transform(self.texts.take(np.sort(self.train)).given),
-                    vectorizer.transform(self.texts.take(self.valid).given),
-                )
-            self._made[key] = made
-        return self._made[key]
-
-    def score(self, setting: Mapping[str, Any], part: tuple[Any, Any], metric: str) -> float:
-        """Of a model trained on a part, on the validation rows that have its labels."""
-        chosen, some = part
-        X, X_valid = self.rows(setting)
-        at = np.searchsorted(np.sort(self.train), chosen)
-        linear = make_estimator({k: v for k, v in setting.items() if k not in TEXT_PARAMETERS}, False, {})
-        model = linear.set_params(n_jobs=self.n_jobs).fit(X[at], self.Y[chosen][:, some])
-        truth = self.Y[self.valid][:, some]
-        asked = np.flatnonzero(np.diff(truth.indptr))
-        if not len(asked):
-            return 0.0
-        k = int(metric.rpartition("@")[2])
-        top = model.predict(X_valid[asked], k)
-        return round(float(metrics.report(truth[asked], top, k=[k])[metric]), 9)
-
-
-class _Log:
-    """Scores in memory and, if wanted, in a file."""
-
-    def __init__(self, path: str | os.PathLike[str] | None, bound: dict[str, Any]) -> None:
-        self.path = None if path is None else Path(path)
-        self.content: dict[str, Any] = {**bound, "scores": {}}
-        if self.path is not None and check_same_fit(self.path, json.loads(json.dumps(bound))):
-            self.content = read_json(self.path)
-
-    def get(self, number: int, setting: Mapping[str, Any]) -> float | None:
-        found: float | None = self.content["scores"].get(f"{number} {_key(setting)}")
-        return found
-
-    def add(self, number: int, setting: Mapping[str, Any], score: float) -> float:
-        self.content["scores"][f"{number} {_key(setting)}"] = score
-        if self.path is not None:
-            write_text(self.path, json.dumps(self.content, indent=1) + "\n")
-        return score
-
-
-def _is_text(X: Any) -> bool:
-    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
-        return False
-    return not (isinstance(X, (list, tuple)) and len(X) and not isinstance(X[0], (str, type(None))))
-
-
-def _text_options(setting: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = {name: setting[name] for name in TEXT_PARAMETERS if name in setting}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
-
-
-def _key(setting: Mapping[str, Any]) -> str:
-    return json.dumps(dict(setting), sort_keys=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from xmc_fast.cli._common import Output, UsageError, add_threads, say
+from xmc_fast.cli._common import Output, UsageError, add_threads, positive, say
 from xmc_fast.cli._inputs import add_input, labels_of, read
 
 HELP = "find the best setting of a linear model, and train it"
@@ -25,6 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="cost of all trials, in default fits (default 4)",
     )
+    parser.add_argument(
+        "--folds",
+        type=positive,
+        metavar="N",
+        help="measure on N parts in turn (default: a fifth of the rows)",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw what was tried")
     parser.add_argument("--checkpoint", metavar="FILE", help="keep the trials there and go on from them")
     parser.add_argument(
         "--model", metavar="FOLDER", help="train the best setting on all rows and save it there"
@@ -42,9 +49,20 @@ def run(args: argparse.Namespace) -> Output:
     say(args, data.describe())
     X, y = (data.X, data.Y) if data.texts is None else (data.texts, labels_of(data))
     found = tune(
-        X, y, metric=args.metric, budget=args.budget, checkpoint=args.checkpoint, n_jobs=args.threads
+        X,
+        y,
+        metric=args.metric,
+        budget=args.budget,
+        folds=args.folds,
+        checkpoint=args.checkpoint,
+        n_jobs=args.threads,
     )
     lines = [str(found), f"best: {found.best or 'the default'}"]
+    if args.plot:
+        from xmc_fast.plots import plot_tuning
+
+        plot_tuning(found).figure.savefig(args.plot, dpi=150, bbox_inches="tight")
+        lines.append(f"drawn -> {args.plot}")
     if args.model:
         found.make(n_jobs=args.threads).fit(X, y).save(args.model)
         lines.append(f"trained on all rows -> {args.model}")

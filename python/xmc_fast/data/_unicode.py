@@ -95,6 +95,8 @@ def _stripped(text: str, strip_accents: str) -> str:
 
 def resolve_sigma(text: str) -> bytes:
     """Lower only the capital sigmas, whose lower case depends on whether they end a word."""
+    if "Σ" not in text:
+        return text.encode("utf-8", "surrogatepass")
     lowered = text.replace("İ", "i").lower()  # İ is the only character whose lower case has another length
     fixed = "".join(low if c == "Σ" else c for c, low in zip(text, lowered, strict=True))
     return fixed.encode("utf-8", "surrogatepass")

@@ -3,6 +3,7 @@
 Without ``ax`` they draw into a new figure.
 """
 
+from xmc_fast.plots.choices import plot_explanation, plot_tuning
 from xmc_fast.plots.decide import plot_tradeoff
 from xmc_fast.plots.labels import label_distribution, plot_propensity
 from xmc_fast.plots.metrics import plot_estimates, plot_report
@@ -15,10 +16,12 @@ __all__ = [
     "convergence",
     "label_distribution",
     "plot_estimates",
+    "plot_explanation",
     "plot_propensity",
     "plot_report",
     "plot_run",
     "plot_tradeoff",
+    "plot_tuning",
     "pruning_curve",
     "reliability",
     "weight_histogram",

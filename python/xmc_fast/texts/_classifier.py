@@ -351,8 +351,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     @property
     def feature_names_(self) -> list[str] | None:
         """Term of each feature; None where terms are hashed."""
-        check_is_fitted(self, "model_")
         if self._feature_names is None and self.hashing is None:
+            check_is_fitted(self, "model_")
             self._feature_names = self.vectorizer_.get_feature_names_out().tolist()
         return self._feature_names
 

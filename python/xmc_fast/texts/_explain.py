@@ -6,17 +6,23 @@ import difflib
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from xmc_fast.model import SparseModel
+from xmc_fast.model._explain import explain_columns, label_probability, label_weights
 from xmc_fast.texts._inputs import one_row
 from xmc_fast.tree import LabelTree
 from xmc_fast.tree._explain import node_weights, path
 
 if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
+
+
+# label name to column, of classifiers that were asked for one
+_PLACES: WeakKeyDictionary[Any, tuple[Any, dict[str, int]]] = WeakKeyDictionary()
 
 
 class Contribution(NamedTuple):
@@ -163,9 +169,11 @@ def explain(
 ) -> Explanation | PathExplanation:
     """See `TextClassifier.explain`."""
     model = _explained(classifier)
-    row, text = _one_text(classifier, text)
+    columns, _ = row = one_row(classifier, text)
+    if isinstance(text, dict):  # shown one below the other
+        text = "\n".join(text.get(name) or "" for name in classifier.text_columns_)
     if label is None:
-        best = model.predict_one((row.indices, row.data), 1, **classifier._proba(None))[0]
+        best = model.predict_one(row, 1, **classifier._proba(None))[0]
         if not len(best):
             raise ValueError("the model suggests no label for this text: name one")
         number = int(best[0])
@@ -173,44 +181,26 @@ def explain(
         number = label_number(classifier, label)
     name = classifier.label_names_[number]
     spans = _spans(classifier.vectorizer_, text)
-    names = _terms(classifier, row.indices, spans, text)
+    names = _terms(classifier, columns, spans, text)
+    places = [spans.get(column, ()) for column in columns.tolist()]
 
     def contributions(values: Any, weights: Any) -> list[Contribution]:
         parts = values * weights
-        return [
-            Contribution(
-                names[i],
-                float(values[i]),
-                float(weights[i]),
-                float(parts[i]),
-                spans.get(int(row.indices[i]), ()),
-            )
-            for i in np.argsort(-np.abs(parts), kind="stable").tolist()
-        ]
+        terms = list(zip(names, values.tolist(), weights.tolist(), parts.tolist(), places, strict=True))
+        order = np.argsort(-np.abs(parts), kind="stable").tolist()
+        return [Contribution._make(terms[i]) for i in order]
 
     if isinstance(model, LabelTree):
         return _explain_path(model, text, name, number, row, contributions, top)
-    columns, weights = _label_weights(model, number)
-    values = row.data.astype(np.float64)
-    if model.normalize and len(values):
-        values /= np.sqrt(np.square(values).sum()) or 1.0
-    bias = 0.0
-    if model.bias is not None:
-        has = len(columns) and columns[-1] == model.n_features
-        bias = float(model.bias) * float(weights[-1]) if has else 0.0
-    at = np.searchsorted(columns, row.indices)
-    at[at == len(columns)] = 0
-    matched = columns[at] == row.indices if len(columns) else np.zeros(len(at), bool)
-    weight = np.where(matched, weights[at], 0.0) if len(columns) else np.zeros(len(at))
-    score = bias + float((values * weight).sum())
-    probability = _probability(model, number, score)
-    return Explanation(text, name, score, probability, bias, contributions(values, weight), top)
+    why = explain_columns(model, *row, number)
+    parts = contributions(why.values, why.weights)
+    return Explanation(text, name, why.score, why.probability, why.bias, parts, top)
 
 
 def _explain_path(
     model: LabelTree, text: str, name: str, number: int, row: Any, contributions: Any, top: int
 ) -> PathExplanation:
-    found = model.explain((row.indices, row.data), number)
+    found = model.explain(row, number)
     depths = [len(levels) for levels, _ in model.trees_]
     steps, scores = [], np.ones(len(depths))
     for step in found:
@@ -221,23 +211,8 @@ def _explain_path(
         parts = contributions(step.values, step.weights)
         steps.append(Explanation(text, title, step.score, None, step.bias, parts, top))
     score = float(scores.mean())
-    probability = _probability(model, number, float(model.margin(np.array([score], np.float32))[0]))
+    probability = label_probability(model, number, float(model.margin(np.array([score], np.float32))[0]))
     return PathExplanation(text, name, score, probability, steps, [step.factor for step in found])
-
-
-def _probability(model: Any, number: int, score: float) -> float | None:
-    if model.calibration is None:
-        return None
-    z = float(model.calibration.scale[number]) * score + float(model.calibration.shift[number])
-    return float(1 / (1 + np.exp(-np.clip(z, -80, 80))))
-
-
-def _one_text(classifier: TextClassifier, text: Any) -> tuple[Any, str]:
-    """The tf-idf row, and the text to show: the columns one below the other."""
-    if not isinstance(text, dict):
-        return classifier.transform([text]), text
-    row = classifier.transform({name: [value] for name, value in text.items()})
-    return row, "\n".join(text.get(name) or "" for name in classifier.text_columns_)
 
 
 def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDescription:
@@ -247,7 +222,7 @@ def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDes
     if isinstance(model, LabelTree):
         columns, weights, similar = _in_leaf(classifier, model, number, min(top, 5))
     else:
-        columns, weights = _label_weights(model, number)
+        columns, weights = label_weights(model, number)
         own = columns < model.n_features
         columns, weights = columns[own], weights[own]
         similar = _similar(classifier, model, number, columns, weights, min(top, 5))
@@ -289,10 +264,14 @@ def nearest_examples(
 
 def label_number(classifier: TextClassifier, label: str) -> int:
     """The column of a label's name."""
+    names = classifier.label_names_
+    known = _PLACES.get(classifier)
+    if known is None or known[0] is not names:
+        known = _PLACES[classifier] = (names, {name: place for place, name in enumerate(names)})
     try:
-        return classifier.label_names_.index(label)
-    except ValueError:
-        near = difflib.get_close_matches(label, classifier.label_names_, 1)
+        return known[1][label]
+    except (KeyError, TypeError):
+        near = difflib.get_close_matches(label, names, 1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"the model has no label {label!r}{hint}") from None
 
@@ -327,14 +306,6 @@ def _in_leaf(
     return columns, weights, found[:top]
 
 
-def _label_weights(model: SparseModel, label: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Columns (ascending) and weights of one label."""
-    block = next(b for b in model.blocks if b.first_label <= label < b.first_label + b.n_labels)
-    at = label - block.first_label
-    rows = slice(int(block.indptr[at]), int(block.indptr[at + 1]))
-    return block.indices[rows].astype(np.int64), block.data[rows].astype(np.float64)
-
-
 def _similar(
     classifier: TextClassifier,
     model: SparseModel,
@@ -362,10 +333,10 @@ def _spans(vectorizer: Any, text: str) -> dict[int, tuple[tuple[int, int], ...]]
     """Column to the places of its term in the text, where the vectorizer tells them."""
     if not hasattr(vectorizer, "spans"):
         return {}
-    found: dict[int, list[tuple[int, int]]] = {}
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
     for start, stop, column in vectorizer.spans(text):
-        found.setdefault(int(column), []).append((int(start), int(stop)))
-    return {column: tuple(places) for column, places in found.items()}
+        found[column] = (*found[column], (start, stop)) if column in found else ((start, stop),)
+    return found
 
 
 def _terms(
@@ -373,11 +344,11 @@ def _terms(
 ) -> list[str]:
     """Names of columns; of hashed ones their words in the text."""
     names = classifier.feature_names_
+    if names is not None:
+        return [names[column] for column in columns.tolist()]
     out = []
     for column in np.asarray(columns).tolist():
-        if names is not None:
-            out.append(names[column])
-        elif column in spans:
+        if column in spans:
             out.append(text[slice(*spans[column][0])].lower())
         else:
             out.append(f"column {column}")
