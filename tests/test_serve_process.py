@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,6 +37,41 @@ def ask(port, text="tea", timeout=20):
     found = json.loads(answer.read())
     connection.close()
     return answer.status, found["results"][0]["suggestions"][0]["label"]
+
+
+def ready(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/ready")
+    found = json.loads(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+def sooner_or_later(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return held
+
+
+@contextlib.contextmanager
+def loaded(port):
+    """Four clients that ask all the time; gives what they are answered."""
+    seen, ending = [], threading.Event()
+
+    def client():
+        while not ending.is_set():
+            seen.append(ask(port))
+
+    clients = [threading.Thread(target=client) for _ in range(4)]
+    for thread in clients:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        ending.set()
+        for thread in clients:
+            thread.join()
 
 
 class Server:
@@ -94,22 +130,9 @@ def test_slow_clients_replaced_models_and_a_graceful_stop(start, tmp_path):
         slow.sendall((head + 'Content-Length: 1000\r\n\r\n{"text": "').encode())
         assert ask(server.port)[1] == "drink"  # nobody waits for the slow one
         assert slow.recv(1000).startswith(b"HTTP/1.1 408")
-    seen, ending = [], threading.Event()
-
-    def load():
-        while not ending.is_set():
-            seen.append(ask(server.port))
-
-    clients = [threading.Thread(target=load) for _ in range(4)]
-    for client in clients:
-        client.start()
-    train(tmp_path / "model", "Getränk")
-    end = time.monotonic() + 30
-    while ask(server.port)[1] != "Getränk" and time.monotonic() < end:
-        time.sleep(0.1)
-    ending.set()
-    for client in clients:
-        client.join()
+    with loaded(server.port) as seen:
+        train(tmp_path / "model", "Getränk")
+        assert sooner_or_later(lambda: ask(server.port)[1] == "Getränk")
     assert {status for status, _ in seen} == {200}
     assert ask(server.port) == (200, "Getränk")
     # A request whose body arrives after the stop was asked for is still answered.
@@ -123,6 +146,23 @@ def test_slow_clients_replaced_models_and_a_graceful_stop(start, tmp_path):
         assert last.recv(100).startswith(b"HTTP/1.1 200")
     assert server.process.wait(30) in (0, -signal.SIGTERM)
     assert "tea" not in server.log.read_text()
+
+
+def test_a_deleted_model_stays_in_use_until_there_is_a_new_one(start, tmp_path):
+    server = start()
+    with loaded(server.port) as seen:
+        shutil.rmtree(tmp_path / "model")
+        assert sooner_or_later(lambda: "gone" in str(ready(server.port)["problems"]))
+        before = len(seen)
+        assert sooner_or_later(lambda: len(seen) > before + 20)
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "manifest.json").write_text("{")  # damaged
+        assert sooner_or_later(lambda: "cannot be opened" in str(ready(server.port)["problems"]))
+        assert ask(server.port) == (200, "drink")
+        train(tmp_path / "model", "Getränk")
+        assert sooner_or_later(lambda: ask(server.port)[1] == "Getränk")
+    assert {status for status, _ in seen} == {200}
+    assert sooner_or_later(lambda: ready(server.port)["problems"] == {})
 
 
 def test_a_killed_worker_is_replaced(start):
