@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,3 +204,41 @@ def test_hyperopt(project, corpus):
         backend.get_hp_optimizer(corpus, "LRAP")
     with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast"):
         make(project).get_hp_optimizer(corpus, "NDCG")
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """``xmc-fast serve`` on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "xmc_fast", "serve", f"p={folder}", "--quiet", "--port", str(port)]
+    process = subprocess.Popen(command)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").read()
+                break
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/v1/projects/p/suggest"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_annifs_own_http_backend_asks_our_server(project, corpus, tmp_path):
+    for package in ("fastapi", "uvicorn", "prometheus_client", "swagger_ui_bundle"):
+        pytest.importorskip(package, reason="xmc-fast[serve] is not installed")
+    trained = make(project, vectorizer="xmc-fast")
+    trained.train(corpus, jobs=1)
+    text = "ancient ruin and excavation of a grave"
+    with serving(tmp_path / "xmc_fast-model") as endpoint:
+        config = {"endpoint": endpoint, "limit": 3}
+        stock = annif_backend.get_backend("http")(backend_id="http", config_params=config, project=project)
+        assert stock.is_trained
+        assert stock.modification_time.year >= 2024
+        assert dict(best(stock, text)) == pytest.approx(dict(best(trained, text, limit=3)), rel=1e-5)
+        assert best(stock, "zzz") == []

@@ -108,7 +108,9 @@ def speeds(folder: Path, name: str) -> tuple[float, float]:
     """Documents per second of a trained project, with and without making features of their texts."""
     register()
     with annif.create_flask_app().app_context():
-        registry = annif.registry.AnnifRegistry(folder / "projects.cfg", folder / "data", init_projects=False)
+        registry = annif.registry.AnnifRegistry(
+            str(folder / "projects.cfg"), str(folder / "data"), init_projects=False
+        )
         project = registry.get_project(name)
         backend = project.backend
         documents = list(DocumentFileTSV(str(folder / "dev.tsv"), project.subjects).documents)[:TIMED]

@@ -33,7 +33,8 @@ class Batcher:
     executor : Executor
         Where it runs.
     max_rows : int
-        Texts of one prediction (a job with more is predicted alone).
+        Texts of one prediction (a job with more is predicted alone). Few, so that with many clients some are read and
+        answered while the texts of others are predicted.
     max_waiting : int
         Texts that may wait.
     observe : function of int, optional
@@ -45,7 +46,7 @@ class Batcher:
         predict: Callable[[list[Any], int], list[Any]],
         executor: Executor,
         *,
-        max_rows: int = 256,
+        max_rows: int = 32,
         max_waiting: int = 10_000,
         observe: Callable[[int], Any] | None = None,
     ) -> None:
