@@ -7,5 +7,5 @@ from bench.report.tables import Part
 LOAD = "python -m bench.speed.bench_serve MODEL --annif FOLDER PROJECT --annif-python PYTHON"
 PARTS = {
     "serve": Part("serve", LOAD),
-    "annif": Part("annif"),
+    "annif": Part("annif", "python -m bench.speed.bench_annif FOLDER --dev 2000"),
 }

@@ -2,9 +2,10 @@
 ``python -m bench.speed.bench_serve MODEL [--annif FOLDER PROJECT --annif-python PYTHON]``.
 
 Both servers are started here on loopback with one worker each, and are sent texts of tibkat-gnd's dev part (about 170
-words) over connections that are kept open. Each gets a round at saturation, then one at half of the rate that it
-reached. Reported are requests per second, the latency a client sees, and the CPU time of the server per request, which
-depends little on what else the machine does. ``--minutes`` goes on at saturation and watches errors and memory.
+words) over connections that are kept open. They get rounds at saturation in turns, then rounds at half of the rate that
+each reached; the round of the median is kept. Reported are requests per second, the latency a client sees, and the CPU
+time of the server per request, which depends little on what else the machine does. ``--minutes`` goes on at saturation
+and watches errors and memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import psutil
@@ -135,22 +137,41 @@ def memory(parent: psutil.Process) -> float:
     return sum(p.memory_full_info().uss for p in processes(parent)) / 1e6
 
 
-def measure(
-    name: str, port: int, process: psutil.Process, requests: list[bytes], args: argparse.Namespace
-) -> list[list[object]]:
-    """Two rounds, after one to warm up."""
-    asyncio.run(load(port, requests, args.connections, min(args.seconds, 3)))
-    rows: list[list[object]] = []
-    rate = 0.0
-    for what in ("saturation", "half"):
-        before = cpu(process)
-        found = asyncio.run(load(port, requests, args.connections, args.seconds, rate))
-        each = 1e3 * (cpu(process) - before) / len(found.latencies)
+@dataclass
+class Served:
+    """A running server and what it is sent."""
+
+    name: str
+    port: int
+    process: psutil.Process
+    requests: list[bytes]
+
+    def round(self, what: str, args: argparse.Namespace, rate: float = 0.0) -> list[object]:
+        """The row of one round."""
+        before = cpu(self.process)
+        found = asyncio.run(load(self.port, self.requests, args.connections, args.seconds, rate))
+        each = 1e3 * (cpu(self.process) - before) / len(found.latencies)
         errors = sum(count for status, count in found.statuses.items() if status != 200)
-        rows.append(
-            [name, what, len(found.latencies), errors, found.rate, found.at(0.5), found.at(0.99), each]
-        )
-        rate = found.rate / 2
+        count = len(found.latencies)
+        return [self.name, what, count, errors, found.rate, found.at(0.5), found.at(0.99), each]
+
+
+def measure(servers: list[Served], args: argparse.Namespace) -> list[list[object]]:
+    """Rounds of all servers in turns, after one to warm up; the one of the median rate of each."""
+    for one in servers:
+        asyncio.run(load(one.port, one.requests, args.connections, min(args.seconds, 3)))
+    rows: list[list[object]] = []
+    rates = dict.fromkeys([one.name for one in servers], 0.0)
+    for what in ("saturation", "half"):
+        found: dict[str, list[list[Any]]] = {one.name: [] for one in servers}
+        for _ in range(args.rounds):
+            for one in servers:
+                found[one.name].append(one.round(what, args, rates[one.name] / 2))
+                print(found[one.name][-1], flush=True)
+        for name, rounds in found.items():
+            middle = sorted(rounds, key=lambda row: row[4 if what == "saturation" else 6])[args.rounds // 2]
+            rates[name] = middle[4]
+            rows.append(middle)
     return rows
 
 
@@ -177,6 +198,7 @@ def main() -> None:
     parser.add_argument("--annif-python", default=sys.executable, help="Python of Annif's environment")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3, help="of each server, in turns")
     parser.add_argument("--minutes", type=int, default=0, help="minutes at saturation afterwards")
     args = parser.parse_args()
     texts = read_texts("tibkat-gnd", "dev")[0][:1000]
@@ -186,34 +208,28 @@ def main() -> None:
         request_bytes("/v1/models/model/suggest", json.dumps({"text": text, "k": 10}), "application/json")
         for text in texts
     ]
-    with server(lambda port: [*ours, "--port", str(port)], "/ready") as (port, process):
-        rows = measure("xmc-fast serve", port, process, requests, args)
-        if args.minutes:
-            endure(port, process, requests, args)
-    if args.annif:
-        folder, project = args.annif
-        path = f"/v1/projects/{project}/suggest"
-        forms = [
-            request_bytes(
-                path, urllib.parse.urlencode({"text": text, "limit": 10}), "application/x-www-form-urlencoded"
+    with contextlib.ExitStack() as running:
+        started = server(lambda port: [*ours, "--port", str(port)], "/ready")
+        servers = [Served("xmc-fast serve", *running.enter_context(started), requests)]
+        if args.annif:
+            folder, project = args.annif
+            path = f"/v1/projects/{project}/suggest"
+            kind = "application/x-www-form-urlencoded"
+            forms = [
+                request_bytes(path, urllib.parse.urlencode({"text": text, "limit": 10}), kind)
+                for text in texts
+            ]
+            theirs = [args.annif_python, "-m", "uvicorn", "--factory", "annif:create_app"]
+            options = {"cwd": folder, "env": os.environ | {"ANNIF_PROJECTS": "projects.cfg"}}
+            started = server(
+                lambda port: [*theirs, "--log-level", "warning", "--port", str(port)],
+                "/v1/projects",
+                **options,
             )
-            for text in texts
-        ]
-        theirs = [
-            args.annif_python,
-            "-m",
-            "uvicorn",
-            "--factory",
-            "annif:create_app",
-            "--log-level",
-            "warning",
-        ]
-        options = {"cwd": folder, "env": os.environ | {"ANNIF_PROJECTS": "projects.cfg"}}
-        with server(lambda port: [*theirs, "--port", str(port)], "/v1/projects", **options) as (
-            port,
-            process,
-        ):
-            rows += measure(f"Annif, {project}", port, process, forms, args)
+            servers.append(Served(f"Annif, {project}", *running.enter_context(started), forms))
+        rows = measure(servers, args)
+        if args.minutes:
+            endure(servers[0].port, servers[0].process, requests, args)
     for row in rows:
         table.add(**dict(zip(COLUMNS, row, strict=True)))
     print(table)
