@@ -140,7 +140,7 @@ def test_every_command_with_every_reader(form, source, tmp_path, call, capsys):
     train = write_rows(tmp_path / "train", form, source, slice(0, ROWS))
     test = write_rows(tmp_path / "test", form, source, slice(ROWS, ROWS + TEST))
     pipes = [tmp_path / part / "d.csv" if form == "stdin" else None for part in ("train", "test")]
-    options = ["--min-df", 1, "--threads", 1] if is_text else ["--threads", 1]
+    options = ["--min-df", 1, "--keep-state", "--threads", 1] if is_text else ["--threads", 1]
     model, out = tmp_path / "model", tmp_path / "out.txt"
     data_of, end = train[: 2 if len(train) > 1 and not str(train[1]).startswith("--") else 1], train
     more = end[len(data_of) :]
@@ -167,7 +167,12 @@ def test_every_command_with_every_reader(form, source, tmp_path, call, capsys):
             for entry in line.split("\t")
         )
         assert hits > 5  # names, not ids
+    small = call("compress", model, tmp_path / "small", "--data", *test_data, *more, stdin=pipes[1])
+    assert small["bytes"] < trained["bytes"]
+    tuned = call("tune", *data_of, *more, "--budget", 0.02, "--threads", 1, stdin=pipes[0])
+    assert tuned["trials"]
     if is_text:
+        assert call("update", model, *test_data, *more, stdin=pipes[1])["rows_added"] > 0
         if form != "stdin":
             assert main(["convert", *map(str, data_of), str(tmp_path / "out.npz")]) == 1
             assert "raw text has no features" in capsys.readouterr().err
