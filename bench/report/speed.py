@@ -335,6 +335,12 @@ PARTS = {
         {"data": set_name, "labels": "labels", "Δ": "delta", "stored weights": "density", "weights, MB": "MB",
          **same("P@1", "P@3", "P@5")},
     ),
+    "small_form": Part(
+        "small_form", "python -m bench.experiments.small_form",
+        {"data": set_name, "model": "form", "Δ": "delta", "chosen": lambda r: "yes" if r["chosen"] else "",
+         "MB": "MB", **same("P@1", "P@3", "P@5"), "µs per row": "us_per_row", "opened in, ms": "open_ms",
+         "first call / later ones": "first_over_later"},
+    ),
     "decide_bca": Part(
         "decide_bca", f"{DECIDE} --tables bca",
         {**same("data", "metric", "k"), "utility of top-k": "topk", "utility": "ours", "xcolumns' utility": "xcolumns",

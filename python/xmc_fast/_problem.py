@@ -42,6 +42,8 @@ def check_parameters(model: Any) -> None:
         fail("bias", "a finite number or None")
     if model.keep_top is not None and model.keep_top < 1:
         fail("keep_top", "at least 1 or None")
+    if model.size not in ("exact", "small") and not (_is_whole(model.size) and model.size > 0):
+        fail("size", "'exact', 'small' or a number of bytes")
     for name in ("block_labels", "max_iter"):
         if getattr(model, name) < 1:
             fail(name, "at least 1")
@@ -154,6 +156,10 @@ def _model_hash(model: SparseModel) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and bool(np.isfinite(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def label_range_of(given: tuple[int, int] | None, n_labels: int) -> tuple[int, int]:

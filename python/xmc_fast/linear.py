@@ -58,6 +58,9 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         Weights of smaller absolute value are dropped (DiSMEC's Δ); 0 keeps all.
     keep_top : int, optional
         Keep at most so many weights per label, the largest.
+    size : "exact", "small" or int
+        "small": the model in the small form (`SparseModel.compress` at its default threshold), about a tenth of the
+        bytes; a number: at most so many bytes for the weights.
     positive_weight : float, array of one per label, "balanced", "balanced^0.5" or None
         Cost c_i of the positives (None: 1; "balanced": #neg / #pos, or a power of that). Negatives cost 1.
     block_labels : int
@@ -111,6 +114,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         normalize: bool = True,
         prune: float = 0.01,
         keep_top: int | None = None,
+        size: str | int = "exact",
         positive_weight: Any = None,
         block_labels: int = 1000,
         solver: str = "auto",
@@ -127,6 +131,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         self.normalize = normalize
         self.prune = prune
         self.keep_top = keep_top
+        self.size = size
         self.positive_weight = positive_weight
         self.block_labels = block_labels
         self.solver = solver
@@ -156,7 +161,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         checkpoint : path, optional
             Folder where blocks are written as they finish. A later call with the same data and parameters
             goes on from there and ends with the same bytes; the folder is then a model `SparseModel.load`
-            opens, and ``model_`` is mapped from it.
+            opens, and ``model_`` is mapped from it (with a ``size`` the folder has the exact model).
         engine : from `xmc_fast.engine.connect`, optional
             Solve the blocks on its workers; they write into ``checkpoint``, which they must all see, or without
             one return their blocks. ``n_jobs`` is then the threads of a task. The model has the same bytes;
@@ -174,6 +179,8 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         label_range = label_range_of(labels, y.shape[1])
         if keep_state and labels is not None:
             raise ValueError("keep_state needs all labels, got labels=" + repr(labels))
+        if keep_state and self.size != "exact":
+            raise ValueError(f"keep_state needs all weights: size must be 'exact', got {self.size!r}")
         seed = seed_of(self)
         arrays, options = problem_of(self, x, y, label_range, seed)
         options["keep_multipliers"] = bool(keep_state) and self._solver() == "dual"
@@ -198,6 +205,10 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             count = len(blocks_of(*label_range, work.block_size))
             self.state_ = state_of(x, y, store.with_multipliers(count), settings)
             store.add_state(self.state_)
+        if self.size != "exact":
+            most = None if self.size == "small" else int(self.size)
+            self.model_ = self.model_.compress(max_bytes=most, n_jobs=self.n_jobs)
+            self.model_.params["size"] = self.size if self.size == "small" else most
         return self
 
     def update(

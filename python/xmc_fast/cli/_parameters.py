@@ -146,7 +146,8 @@ def _converter(parameter: Parameter) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         if text == "none" and ("None" in annotation or annotation == "Any"):
             return None
-        if "int or float" in parameter.kind and text.isdecimal():  # a count, not a share
+        if ("int or float" in parameter.kind or parameter.kind.endswith("or int")) and text.isdecimal():
+            # a count, not a share or a name
             return int(text)
         return text if number is None else number(text)
 

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.1,
         metavar="POINTS",
-        help="points of P@1, P@3 and P@5 that may be lost on --data (default 0.1)",
+        help="points of P@5 that may be lost on --data (default 0.1)",
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--delta", type=float, metavar="D", help="drop weights below D (default 0.05)")

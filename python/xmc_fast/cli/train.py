@@ -121,6 +121,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "normalize",
         "prune",
         "keep_top",
+        "size",
         "block_labels",
         "solver",
     )
