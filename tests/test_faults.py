@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,15 +26,31 @@ from xmc_fast._folder import replace_folder
 pytest.importorskip("fcntl")
 psutil = pytest.importorskip("psutil")
 faults = pytest.importorskip("bench.experiments.faults")
+kills = pytest.importorskip("bench.experiments.kills")
 ROOT = Path(__file__).parents[1]
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 not_sanitized = pytest.mark.skipif(SANITIZED, reason="ASan needs the address space, and is slow")
 
 
-@pytest.mark.parametrize("name", faults.OPERATIONS)
+@pytest.mark.parametrize("name", kills.OPERATIONS)
+@not_sanitized
 def test_kills(name):
-    row = faults.kills(name, 2, seed=1)
+    count = 5 if name == kills.FIRST_FILE else 2
+    row = kills.kills(name, count, seed=1)
+    assert row["kills"] == count
     assert (row["lost"], row["half"], row["differing"]) == (0, 0, 0)
+
+
+def test_kills_see_what_is_lost(monkeypatch):
+    """The harness itself: a folder that is gone for a moment is found missing."""
+
+    def in_two_steps(new, target):
+        shutil.rmtree(target, ignore_errors=True)
+        time.sleep(0.05)
+        os.rename(new, target)
+
+    monkeypatch.setattr("xmc_fast._folder.put_in_place", in_two_steps)
+    assert kills.kills("save over an old model", 6, seed=1)["lost"] > 0
 
 
 @pytest.mark.parametrize("name", faults.FAULTS)
@@ -44,7 +61,7 @@ def test_faults(name):
 
 def test_a_folder_with_only_temporary_files_is_empty(tmp_path):
     """A fit killed as it wrote its first file left one behind, and could not be run again."""
-    for name, fit in (("fit.json", faults.fit), ("mach.json", faults.fit_mach)):
+    for name, fit in (("fit.json", kills.fit), ("mach.json", kills.fit_mach)):
         folder = tmp_path / name
         (folder / "out").mkdir(parents=True)
         (folder / "out" / f".{name}.abc123.tmp").write_text("{")
@@ -102,7 +119,7 @@ def test_two_saves_at_once_end_with_one_of_them(tmp_path):
 
 
 def test_eight_threads_predict_while_others_save_and_fit(tmp_path):
-    X, Y = faults.X, faults.Y
+    X, Y = kills.X, kills.Y
     estimator = xmc_fast.OneVsAll(n_jobs=2).fit(X, Y)
     model, expected = estimator.model_, estimator.model_.predict(X, 3)
     tree = xmc_fast.LabelTree(max_leaf=8, n_jobs=2).fit(X, Y)
@@ -203,7 +220,7 @@ def test_ctrl_c(name, tmp_path):
 
 @not_sanitized
 def test_a_forked_child_can_do_everything_after_use(tmp_path):
-    X, Y = faults.X, faults.Y
+    X, Y = kills.X, kills.Y
     model = xmc_fast.OneVsAll(n_jobs=2).fit(X, Y).model_
     expected = model.predict(X, 3, n_jobs=2)
 
@@ -212,7 +229,7 @@ def test_a_forked_child_can_do_everything_after_use(tmp_path):
         xmc_fast.LabelTree(max_leaf=8, n_jobs=2).fit(X, Y)
         model.save(tmp_path / "model")
 
-    with faults.child(work) as pid:
+    with kills.child(work) as pid:
         assert os.waitpid(pid, 0)[1] == 0
 
 
@@ -223,10 +240,10 @@ def test_repeated_calls_do_not_grow(tmp_path):
     code = f"""
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from bench.experiments import faults
+from bench.experiments import kills
 import xmc_fast
-X, Y = faults.X[:20], faults.Y[:20]
-model = xmc_fast.OneVsAll(n_jobs=1).fit(faults.X, faults.Y).model_
+X, Y = kills.X[:20], kills.Y[:20]
+model = xmc_fast.OneVsAll(n_jobs=1).fit(kills.X, kills.Y).model_
 model.save("model")
 def now():
     xmc_fast.release_memory()

@@ -59,6 +59,7 @@ def change(made, tmp_path):
             tensors = mutations.Tensors(path)
             function(tensors.arrays)
             tensors.write(path)
+            mutations.refresh(folder)
         return folder
 
     return make
@@ -95,6 +96,16 @@ def test_mutations(kind, made):
         ("label_tree", "manifest.json", lambda m: m["params"].update(n_trees=0)),
         ("label_tree", "manifest.json", lambda m: m["params"].update(power=7)),
         ("label_tree", "manifest.json", lambda m: m.update(n_features=2**31)),
+        ("sparse_model", "manifest.json", lambda m: m.update(files=3)),
+        ("sparse_model", "manifest.json", lambda m: m.update(files=None)),
+        ("sparse_model-small", "manifest.json", lambda m: m.update(files=0.5)),
+        ("sparse_model", "manifest.json", lambda m: m.update(params=[])),
+        ("text_classifier", "manifest.json", lambda m: m.update(text_columns=[3])),
+        ("text_classifier", "vectorizer.safetensors", lambda a: a.update(idf=a["idf"][:-1].copy())),
+        ("text_classifier", "vectorizer.safetensors", setting("idf", np.nan)),
+        ("linear_declare", "manifest.json", lambda m: m["params"].update(n_jobs="linear")),
+        ("linear_declare", "declare.safetensors", setting("coef", np.inf)),
+        ("mach", "manifest.json", lambda m: m.update(random_state=[[]])),
         ("mach", "manifest.json", lambda m: m.update(n_repeats=2**31)),
         ("mach", "manifest.json", lambda m: m.update(n_buckets=5)),
         ("mach", "manifest.json", lambda m: m.update(n_features="12")),
@@ -124,8 +135,16 @@ def test_mutations(kind, made):
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(change, kind, file, function):
     folder = change(kind, file, function)
-    with pytest.raises(ModelFormatError, match=r"damaged|expected|must be|has \(buckets"):
+    with pytest.raises(ModelFormatError, match=r"damaged|expected|must be|has \(buckets") as caught:
         xmc_fast.load(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_what_is_found_at_the_first_use_names_the_file(change):
+    for function in (setting("indices", 99), lambda a: a.update(indices=a["indices"].astype("i8"))):
+        folder = change("sparse_model", "block-00000.safetensors", function)
+        with pytest.raises(ModelFormatError, match=r"block-00000\.safetensors: the weights of labels 0 to 5"):
+            xmc_fast.load(folder).predict(X, 3)
 
 
 @pytest.mark.parametrize("kind", ["label_tree", "mach", "linear_declare", "text_classifier"])

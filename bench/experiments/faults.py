@@ -1,11 +1,7 @@
 """What is left after a fault: the kill table and the fault table of docs/howto/reliability.md.
 
-    python -m bench.experiments.faults --write    # 200 kills of each operation, all faults, into docs/
-    python -m bench.experiments.faults --kills 5
-
-An operation runs in a process of its own that is ended by SIGKILL at a random moment (or, for "first file", in the
-middle of that write). Afterwards what was there before or what should be there is asked for, byte by byte, and the
-operation is run again.
+python -m bench.experiments.faults --write    # 200 kills of each operation, all faults, into docs/
+python -m bench.experiments.faults --kills 5
 """
 
 from __future__ import annotations
@@ -13,15 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import hashlib
 import os
-import random
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,173 +22,10 @@ import numpy as np
 import scipy.sparse as sp
 
 import xmc_fast
+from bench.experiments.kills import FIRST_FILE, OPERATIONS, X, child, contents, kills, model, problem, save
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECONDS = 60.0
-
-
-def problem(labels: int = 64) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-    rng = np.random.default_rng(0)
-    X = sp.random(300, 60, 0.2, format="csr", dtype=np.float32, random_state=0)
-    return X, sp.csr_matrix(rng.random((300, labels)) < 0.05)
-
-
-X, Y = problem()
-TEXT = "".join(
-    f"{i % 7},{i % 11 + 7} " + " ".join(f"{j}:{(i * j) % 9 + 1}" for j in range(0, 60, 5)) + "\n"
-    for i in range(4000)
-)
-
-
-def contents(path: Path) -> dict[str, str]:
-    """Files of a folder, or a file, and the hash of each."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    return {str(f.relative_to(path.parent)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
-
-
-# ---- operations: each a function of a folder of its own
-
-
-def model() -> xmc_fast.SparseModel:
-    rng = np.random.default_rng(1)
-    return xmc_fast.SparseModel(
-        sp.csr_matrix(rng.random((64, 60), np.float32) * (rng.random((64, 60)) < 0.5))
-    )
-
-
-def fit(folder: Path) -> None:
-    xmc_fast.OneVsAll(block_labels=4, n_jobs=1).fit(X, Y, checkpoint=folder / "out")
-
-
-def fit_mach(folder: Path) -> None:
-    xmc_fast.Mach(8, 6, n_jobs=1).fit(X, Y, checkpoint=folder / "out")
-
-
-def save(folder: Path) -> None:
-    model().save(folder / "out")
-
-
-def compress(folder: Path) -> None:
-    xmc_fast.load(folder / "old").keep_top(8).save(folder / "out")
-
-
-def predict_file(folder: Path) -> None:
-    xmc_fast.model.predict_file(model(), folder / "in.txt", folder / "out", 3, chunk_bytes=20_000, n_jobs=1)
-
-
-def convert(folder: Path) -> None:
-    from xmc_fast.cli import main
-
-    main(["convert", str(folder / "in.txt"), str(folder / "out")])
-
-
-def old_model(folder: Path) -> None:
-    rng = np.random.default_rng(2)
-    xmc_fast.SparseModel(sp.csr_matrix(rng.random((64, 60), np.float32))).save(folder / "out")
-    shutil.copytree(folder / "out", folder / "old")
-
-
-def old_file(folder: Path) -> None:
-    (folder / "in.txt").write_text("4000 60 64\n" + TEXT)
-    (folder / "out").write_text("old\n")
-
-
-# Name -> (what it does, what was there before).
-OPERATIONS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {
-    "fit with checkpoint": (fit, lambda folder: None),
-    "fit, in its first file": (fit, lambda folder: None),
-    "fit a Mach with checkpoint": (fit_mach, lambda folder: None),
-    "save over an old model": (save, old_model),
-    "compress over an old model": (compress, old_model),
-    "predict a file": (predict_file, old_file),
-    "convert a file": (convert, old_file),
-}
-
-
-@contextlib.contextmanager
-def child(work: Callable[[], None]) -> Iterator[int]:
-    """A forked process that does the work; ended and waited for when the block ends."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            with open(os.devnull, "w") as null:
-                os.dup2(null.fileno(), 1)
-                os.dup2(null.fileno(), 2)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    try:
-        yield pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-
-
-def kill_in_first_file() -> None:
-    """The process ends itself as it puts its first file in place."""
-
-    def end(*_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    os.replace = end  # type: ignore[assignment]
-
-
-def kills(name: str, count: int, seed: int = 0) -> dict[str, Any]:
-    """Kill an operation ``count`` times at random moments; what was lost and what differed."""
-    work, before = OPERATIONS[name]
-    rng = random.Random(seed)
-    row = {
-        "operation": name,
-        "kills": 0,
-        "finished first": 0,
-        "lost": 0,
-        "half": 0,
-        "differing": 0,
-        "left over": 0,
-    }
-    with tempfile.TemporaryDirectory() as top:
-        good = Path(top, "good")
-        good.mkdir()
-        before(good)
-        old = contents(good / "out") if (good / "out").exists() else None
-        start = time.monotonic()
-        with child(lambda: work(good)) as pid:
-            check(os.waitpid(pid, 0)[1] == 0, f"{name} fails without a kill")
-        seconds = time.monotonic() - start
-        expected = contents(good / "out")
-        for number in range(count):
-            folder = Path(top, str(number))
-            folder.mkdir()
-            before(folder)
-
-            def job(folder: Path = folder) -> None:
-                if "first file" in name:
-                    kill_in_first_file()
-                work(folder)
-
-            with child(job) as pid:
-                wait = time.monotonic() + (SECONDS if "first file" in name else rng.random() * seconds)
-                while time.monotonic() < wait and os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    time.sleep(0.0005)
-            now = contents(folder / "out") if (folder / "out").exists() else None
-            row["kills"] += 1
-            row["finished first"] += now == expected
-            if "checkpoint" not in name and "first file" not in name:
-                row["lost"] += now is None and old is not None
-                row["half"] += now not in (old, expected)
-            with child(lambda folder=folder: work(folder)) as pid:  # type: ignore[misc]
-                failed = os.waitpid(pid, 0)[1] != 0
-            row["lost"] += failed
-            row["differing"] += not failed and contents(folder / "out") != expected
-            stale = [p for p in folder.rglob(".*") if p.name.endswith((".tmp", ".old"))]
-            row["left over"] += bool(stale)
-            shutil.rmtree(folder)
-    return row
-
 
 # ---- faults: each a function of a folder that returns what happened in words, or raises if it was wrong
 
@@ -378,14 +208,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="The kill table and the fault table of docs/howto/reliability.md."
     )
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument(
+        "--kills", type=int, default=200, help="of each operation; in the first file at most 40"
+    )
     parser.add_argument("--only", choices=("kills", "faults"))
     parser.add_argument("--write", action="store_true", help="the tables into docs/")
     options = parser.parse_args()
     found: dict[str, Any] = {}
     if options.only != "faults":
-        found["kills"] = [kills(name, options.kills) for name in OPERATIONS]
-        print(table(found["kills"]), "\n", flush=True)
+        counts = {
+            name: min(40, options.kills) if name == FIRST_FILE else options.kills for name in OPERATIONS
+        }
+        found["kills"] = []
+        for name, count in counts.items():
+            found["kills"].append(kills(name, count))
+            print(found["kills"][-1], flush=True)
     if options.only != "kills":
         found["faults"] = [fault(name) for name in FAULTS]
         print(table(found["faults"]))
@@ -394,10 +231,15 @@ def main() -> None:
 
 
 def publish(part: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table of docs/howto/reliability.md."""
+    """Rows as a table of docs/howto/reliability.md; those of other names stay where the columns are the same."""
     page = DOCS / "howto" / "reliability.md"
     before, mark, rest = page.read_text().partition(f"<!-- table: {part}, made by a command -->\n")
-    page.write_text(before + mark + table(rows) + "\n" + rest[rest.index(f"<!-- so far: {part} -->") :])
+    at = rest.index(f"<!-- so far: {part} -->")
+    head, _, *lines = [line.strip("| ").split(" | ") for line in rest[:at].splitlines()] or [[], []]
+    name = next(iter(rows[0]))
+    old = [dict(zip(head, line, strict=True)) for line in lines if head == list(rows[0])]
+    new = {row[name]: row for row in [*old, *rows]}
+    page.write_text(before + mark + table(list(new.values())) + "\n" + rest[at:])
 
 
 if __name__ == "__main__":

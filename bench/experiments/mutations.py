@@ -5,8 +5,11 @@ of the manifest, a byte, a whole file), with all checksums made right again, ope
 process does many; one that dies or takes longer than its limit is counted with the number of the mutation, which
 makes the same one again:
 
-    python -m bench.experiments.mutations --count 2000                 # of every kind
+    python -m bench.experiments.mutations --count 15000 --networks 2000 --write   # the table of the docs
     python -m bench.experiments.mutations --kind mach --first 17 --count 1 --trace
+
+Beside them single bytes of the weights are changed with the checksums left as they were: ``verify=True`` must notice
+each. Run it on a sanitizer build of the core (see .ci/run) to see reads out of bounds that do not crash.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import functools
 import json
 import os
 import resource
@@ -70,6 +74,7 @@ TEXTS = [
 ]
 
 
+@functools.cache
 def data(rows: int = 24, features: int = 12, labels: int = 6) -> tuple[sp.csr_matrix, sp.csr_matrix]:
     rng = np.random.default_rng(0)
     X = sp.random(rows, features, 0.4, format="csr", dtype=np.float32, random_state=0)
@@ -128,6 +133,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "lightxml": _lightxml,
 }  # fmt: skip
 TEXT_KINDS = ("text_classifier", "lightxml")
+NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
+VERIFIED = ("sparse_model", "text", "label_tree", "mach")  # kinds whose load has verify; others always do
 
 
 class Tensors:
@@ -295,33 +302,77 @@ def refresh(folder: Path) -> None:
             if not isinstance(row, dict) or not isinstance(row.get("file"), str):
                 continue
             file = path.parent / row["file"]
-            if "bytes" in row and file.is_file() and isinstance(row["bytes"], int):
-                changed, row["bytes"] = True, file.stat().st_size
-            if "crc32" in row:
-                try:
-                    changed, row["crc32"] = True, Tensors(file).metadata.get("crc32")
-                except Exception:
-                    continue
+            try:
+                if "bytes" in row and isinstance(row["bytes"], int):
+                    row["bytes"], changed = file.stat().st_size, True
+                if "crc32" in row:
+                    row["crc32"], changed = Tensors(file).metadata.get("crc32"), True
+            except Exception:  # whatever the file is by now
+                continue
         if changed:
             path.write_text(json.dumps(manifest))
 
 
+def options_of(kind: str, verify: bool) -> dict[str, bool]:
+    return {"verify": verify} if kind.startswith(VERIFIED) else {}
+
+
 def attempt(folder: Path, kind: str, verify: bool) -> str:
     """Open and predict: "predicted", "refused" with a clear error, or "unclear" and the error."""
-    # A clear error names the file or the argument: ModelFormatError and other ValueErrors, or OSError.
+    # A clear error names a file (a ModelFormatError, or an OSError), or if the model opened is a ValueError that says
+    # what does not fit: a manifest may have another number of features, a weight may be inf.
+    model = None
     try:
-        options = {"verify": verify} if kind.startswith(("sparse_model", "text", "label_tree")) else {}
-        model = xmc_fast.load(folder, **options)
+        model = xmc_fast.load(folder, **options_of(kind, verify))
         X = TEXTS[:5] if kind in TEXT_KINDS else data(60 if kind == "label_tree" else 24)[0][:5]
         model.predict(X, 3)
-    except (ValueError, OSError, MemoryError):
+    except MemoryError:
         return "refused"
     except Exception as error:
-        return f"unclear: {type(error).__name__}: {str(error)[:200]}"
+        of_folder = isinstance(error, xmc_fast.model.ModelFormatError | OSError)
+        clear = (
+            str(folder) in str(error) if of_folder else model is not None and isinstance(error, ValueError)
+        )
+        return "refused" if clear else f"unclear: {type(error).__name__}: {str(error)[:200]}"
     return "predicted"
 
 
-def work(source: Path, kind: str, numbers: range, log: Path, trace: bool) -> None:
+def flip(folder: Path, kind: str, rng: np.random.Generator) -> str:
+    """Change one byte of the weights and open with ``verify``: "noticed" or "unnoticed"."""
+    files = sorted(folder.rglob("*.safetensors"))
+    starts = [8 + int.from_bytes(path.read_bytes()[:8], "little") for path in files]
+    sizes = np.array([path.stat().st_size - start for path, start in zip(files, starts, strict=True)])
+    number = rng.choice(len(files), p=sizes / sizes.sum())
+    at = starts[number] + int(rng.integers(sizes[number]))
+    raw = files[number].read_bytes()
+    files[number].write_bytes(raw[:at] + bytes([raw[at] ^ int(rng.integers(1, 256))]) + raw[at + 1 :])
+    try:
+        xmc_fast.load(folder, **options_of(kind, True))
+    except xmc_fast.model.ModelFormatError:
+        return "noticed"
+    except Exception as error:
+        return f"unclear: {type(error).__name__}: {str(error)[:200]}"
+    finally:
+        files[number].write_bytes(raw)
+    return f"unnoticed: byte {at} of {files[number].relative_to(folder)}"
+
+
+class Folder:
+    """A copy of a model folder that can be made whole again: what a mutation changed, and every manifest."""
+
+    def __init__(self, source: Path, place: Path) -> None:
+        shutil.copytree(source, place)
+        self.path = place
+        self.files = {p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()}
+
+    def restore(self, said: str) -> None:
+        names = {Path(name) for name in said.split(", ") if name}
+        for name in names | {name for name in self.files if name.name == "manifest.json"}:
+            (self.path / name).unlink(missing_ok=True)
+            (self.path / name).write_bytes(self.files[name])
+
+
+def work(source: Path, kind: str, numbers: range, flips: range, log: Path, trace: bool) -> None:
     """The worker: each mutation on a copy of the folder, each result on a line of the log."""
     warnings.simplefilter("ignore")
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -329,95 +380,118 @@ def work(source: Path, kind: str, numbers: range, log: Path, trace: bool) -> Non
     if "ASAN_OPTIONS" not in os.environ:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    place = Path(tempfile.mkdtemp())
+    folder = Folder(source, Path(tempfile.mkdtemp(dir=source.parent)) / "model")
+
+    def one(number: int, said: str, file: Any, call: Callable[[], str]) -> None:
+        file.write(f"{number}\t{said}\t")
+        file.flush()
+        signal.alarm(SECONDS)
+        result = call()
+        signal.alarm(0)
+        file.write(result.replace("\n", " ").replace("\t", " ") + "\n")
+        file.flush()
+
     with open(log, "a") as file:
         for number in numbers:
             rng = np.random.default_rng([number, zlib.crc32(kind.encode())])
-            folder = place / "model"
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(source, folder)
-            said = mutate(folder, rng)
-            file.write(f"{number}\t{said}\t")
-            file.flush()
-            signal.alarm(SECONDS)
-            result = attempt(folder, kind, bool(rng.integers(2)))
-            signal.alarm(0)
-            file.write(result.replace("\n", " ") + "\n")
-            file.flush()
+            said = mutate(folder.path, rng)
+            verify = bool(rng.integers(2))
+            one(number, said, file, lambda verify=verify: attempt(folder.path, kind, verify))  # type: ignore[misc]
             if trace:
-                print(number, said, result)
-                try:
-                    xmc_fast.load(folder)
-                except Exception:
-                    traceback.print_exc()
-    shutil.rmtree(place)
+                print(number, said)
+                traced(folder.path)
+            folder.restore(said)
+        for number in flips:
+            rng = np.random.default_rng([number, zlib.crc32(kind.encode()), 1])
+            one(number, "a byte", file, lambda rng=rng: flip(folder.path, kind, rng))  # type: ignore[misc]
 
 
-def run(kind: str, numbers: range, *, source: Path | None = None, trace: bool = False) -> dict[str, Any]:
-    """Mutations of a kind in worker processes; the counts, and the numbers of those that went wrong."""
+def traced(folder: Path) -> None:
+    try:
+        xmc_fast.load(folder)
+    except Exception:
+        traceback.print_exc()
+
+
+def run(
+    kind: str, numbers: range, *, flips: range = range(0), source: Path | None = None, trace: bool = False
+) -> dict[str, Any]:
+    """Mutations of a kind, and single changed bytes, in worker processes; counts, and those that went wrong."""
     counts: collections.Counter[str] = collections.Counter()
     bad: list[tuple[int, str, str]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = source or Path(name) / "source"
+        folder = Path(name) / "source"
         if source is None:
             KINDS[kind](folder)
+        else:
+            shutil.copytree(source, folder)
         log = Path(name) / "log"
         log.touch()
-        first = numbers.start
-        while first < numbers.stop:
-            rest = [kind, str(folder), str(first), str(numbers.stop), str(log), str(int(trace))]
-            done = subprocess.run(
+        while True:
+            lines = log.read_text().splitlines()
+            done = len(lines)
+            first = [
+                numbers.start + done,
+                numbers.stop,
+                flips.start + max(0, done - len(numbers)),
+                flips.stop,
+            ]
+            rest = [kind, str(folder), *map(str, first), str(log), str(int(trace))]
+            ended = subprocess.run(
                 [sys.executable, "-m", "bench.experiments.mutations", "--worker", *rest],
                 stdout=None if trace else subprocess.DEVNULL, stderr=None if trace else subprocess.PIPE, text=True,
             )  # fmt: skip
-            lines = log.read_text().splitlines()
-            if done.returncode == 0:
+            if ended.returncode == 0:
                 break
-            if not lines or not lines[-1].endswith("\t"):
-                raise RuntimeError(f"the worker died outside of a mutation: {(done.stderr or '')[-2000:]}")
-            number, said = lines[-1].split("\t")[:2]
-            how = "hang" if done.returncode == -signal.SIGALRM else f"crash {done.returncode}"
+            text, said = log.read_text(), ended.stderr or ""
+            if not text.endswith("\t"):
+                raise RuntimeError(f"the worker died outside of a mutation: {said[-2000:]}")
+            how = "hang" if ended.returncode == -signal.SIGALRM else f"crash {ended.returncode}"
             with open(log, "a") as file:
                 file.write(how + "\n")
-            if "Sanitizer" in (done.stderr or ""):
-                print((done.stderr or "")[-4000:])
-            first = int(number) + 1
+            if "Sanitizer" in said or "runtime error" in said:
+                print(said[-4000:])
         for line in log.read_text().splitlines():
-            number, said, result = line.split("\t")
+            number, what, result = line.split("\t")
             word = result.split(":")[0].split(" ")[0]
             counts[word] += 1
-            if word not in ("predicted", "refused"):
-                bad.append((int(number), said, result))
-    return {
-        "kind": kind,
-        **{w: counts[w] for w in ("predicted", "refused", "unclear", "crash", "hang")},
-        "bad": bad,
-    }
+            if word not in ("predicted", "refused", "noticed"):
+                bad.append((int(number), what, result))
+    words = ("predicted", "refused", "unclear", "crash", "hang", "noticed", "unnoticed")
+    return {"kind": kind, "mutations": len(numbers), **{w: counts[w] for w in words}, "bad": bad}
 
 
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "--worker":
-        kind, source, first, last, log, trace = sys.argv[2:]
-        work(Path(source), kind, range(int(first), int(last)), Path(log), trace == "1")
+        kind, source, *numbers, log, trace = sys.argv[2:]
+        first, last, first_flip, last_flip = map(int, numbers)
+        work(Path(source), kind, range(first, last), range(first_flip, last_flip), Path(log), trace == "1")
         return
     parser = argparse.ArgumentParser(description="Mutations of model folders: crashes and hangs are defects.")
     parser.add_argument("--kind", action="append", choices=list(KINDS))
     parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument(
+        "--networks", type=int, help="as --count, for kinds that need torch (default: --count)"
+    )
+    parser.add_argument("--flips", type=int, default=0, help="bytes changed one at a time, with verify=True")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--write", action="store_true", help="the table into docs/")
+    parser.add_argument("--write", action="store_true", help="the table into docs/, kind by kind")
     options = parser.parse_args()
-    rows = []
+    build = "ASan + UBSan" if "libasan" in os.environ.get("LD_PRELOAD", "") else "release"
     for kind in options.kind or KINDS:
         start = time.monotonic()
-        found = run(kind, range(options.first, options.first + options.count), trace=options.trace)
+        count = options.count if options.networks is None or kind not in NETWORKS else options.networks
+        found = run(
+            kind, range(options.first, options.first + count), flips=range(options.flips), trace=options.trace
+        )
         bad = found.pop("bad")
-        rows.append(found)
+        found["build"] = build
         print(found, f"{time.monotonic() - start:.0f} s", flush=True)
         for number, said, result in bad[:40]:
-            print(f"  {number}: {said}: {result}")
-    if options.write:
-        publish("mutations", rows)
+            print(f"  {number}: {said}: {result}", flush=True)
+        if options.write:
+            publish("mutations", [found])
 
 
 if __name__ == "__main__":

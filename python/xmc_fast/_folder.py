@@ -110,8 +110,12 @@ def opening(load: Callable[_P, _T]) -> Callable[_P, _T]:
         directory = signature.bind(*args, **kwargs).arguments.get("directory")
         try:
             return load(*args, **kwargs)
-        except (ModelFormatError, OSError, MemoryError, ImportError):
+        except (OSError, MemoryError, ImportError):
             raise
+        except ModelFormatError as error:
+            if str(directory) in str(error):
+                raise
+            raise ModelFormatError(f"{directory}: {error}") from error
         except Exception as error:
             raise ModelFormatError(f"{directory}: damaged ({type(error).__name__}: {error})") from error
 
@@ -182,8 +186,9 @@ def read_manifest(
                 count(manifest[name], name)
             except ModelFormatError as error:
                 raise ModelFormatError(f"{path}: {error}") from None
-    if "params" in manifest and not isinstance(manifest["params"], dict):
-        raise ModelFormatError(f"{path}: damaged, params must be an object, got {manifest['params']!r}")
+    jobs = manifest.get("params", {}).get("n_jobs")
+    if jobs is not None and type(jobs) is not int:
+        raise ModelFormatError(f"{path}: damaged, n_jobs must be an integer or null, got {jobs!r}")
     found = manifest.get("format_version", version)
     if str(found) != str(version):
         raise ModelFormatError(f"{path}: format version {found}, this package reads {version}")
@@ -198,7 +203,11 @@ def read_any_manifest(directory: str | os.PathLike[str]) -> tuple[Path, dict[str
     folder = Path(directory)
     names = (name for name in (MANIFEST, *_EARLIER_FILES) if (folder / name).is_file())
     path = file_in(folder, next(names, MANIFEST))
-    return path, read_json(path)
+    manifest = read_json(path)
+    for name in ("params", "files"):
+        if not isinstance(manifest.get(name, {}), dict):
+            raise ModelFormatError(f"{path}: damaged, {name} must be an object, got {manifest[name]!r}")
+    return path, manifest
 
 
 def read_json(path: Path) -> dict[str, Any]:

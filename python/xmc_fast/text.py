@@ -257,6 +257,9 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             np.ascontiguousarray(state["idf"], np.float32),
         )
         out._lookup()
+        terms = len(out._offsets) - 1 if out.n_features is None else out.n_features
+        if out.idf_.shape != (terms,) or not np.isfinite(out.idf_).all():
+            raise ValueError(f"idf must be {terms} finite numbers, got shape {out.idf_.shape}")
         return out
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,12 +17,13 @@ fi
 sources() { # of a target
   case $1 in
     fuzz_tree) echo "$root/csrc/tree/level.cpp" "$root/csrc/tree/predict.cpp" ;;
+    fuzz_model) ls "$root"/csrc/predict/*.cpp "$root/csrc/core/simd.cpp" "$root/csrc/core/buffer_pool.cpp" ;;
     *) ls "$root"/csrc/data/*.cpp ;;
   esac
 }
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
-  $compiler -std=c++20 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
+  $compiler -std=c++20 -DXMC_SIMD_NS=baseline -DXMC_SIMD_IS_baseline -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
     "$target" $(sources "$name") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in

@@ -72,12 +72,15 @@ class CompressedLabels(BaseEstimator):  # type: ignore[misc]
         """Open what `save` wrote (on the CPU)."""
         settings = read_manifest(directory, cls._kind, required=("params", "n_labels"))
         tensors, _ = read_tensors(file_in(Path(directory), _TENSORS), map_file=False, verify=True)
+        bad = [name for name, a in tensors.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]
+        if bad:
+            raise ModelFormatError(f"damaged, {bad[0]} must be finite")
         model = cls(**settings["params"])
         model.n_labels_ = int(settings["n_labels"])
         model._restore(tensors)
         if settings.get("n_features", model.n_features_in_) != model.n_features_in_:
             raise ModelFormatError(
-                "damaged, the weights are for another number of features than the manifest says"
+                f"damaged, n_features is {settings['n_features']}, the weights have {model.n_features_in_}"
             )
         model._recover(tensors["Z"], _stored_labels(tensors, model.n_labels_))
         return model

@@ -20,7 +20,7 @@ from xmc_fast._files import remove_leftovers, write_text
 KIND = "mach"
 _CHECKPOINT = "mach.json"
 _FORMAT = 1
-_NOT_PARAMETERS = ("kind", "format", "format_version", "n_labels", "n_features", "base", "data")
+_PARAMETERS = ("n_buckets", "n_repeats", "aggregate", "outputs", "random_state")
 
 
 def repeat_path(folder: Path, repeat: int) -> Path:
@@ -63,5 +63,8 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], int, int]:
     settings = _folder.read_manifest(folder, KIND, required=sizes)
     _folder.count(settings["n_buckets"], "n_buckets", 1, 65536)
     _folder.count(settings["n_repeats"], "n_repeats", 1, 256)
-    parameters = {name: value for name, value in settings.items() if name not in _NOT_PARAMETERS}
+    seed = settings.get("random_state", 0)
+    if type(seed) is not int:
+        raise _folder.ModelFormatError(f"damaged, random_state must be an integer, got {seed!r}")
+    parameters = {name: settings[name] for name in _PARAMETERS if name in settings}
     return parameters, settings["n_labels"], settings["n_features"]

@@ -109,7 +109,7 @@ class SparseModel:
             if isinstance(self.weights, Packed):
                 self._blocks = self.weights.blocks()
             else:
-                check_blocks(self.weights)
+                check_blocks(self.weights, self.folder)
                 self._blocks = self.weights
         return self._blocks
 
@@ -262,6 +262,7 @@ class SparseModel:
         write_model(self, folder, feature_names=feature_names, files=files, kind=kind)
 
     @classmethod
+    @_folder.opening
     def load(
         cls, directory: str | os.PathLike[str], *, mmap: bool = True, verify: bool = False
     ) -> SparseModel:

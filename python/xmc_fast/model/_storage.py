@@ -123,15 +123,19 @@ def joined(weights: Any) -> list[Block]:
     return blocks
 
 
-def check_blocks(blocks: Iterable[Block], n_jobs: int | None = None) -> None:
-    """An error unless each label's columns are ascending and there are so many."""
-    for block in blocks:
+def check_blocks(blocks: Iterable[Block], folder: Path | None = None, n_jobs: int | None = None) -> None:
+    """An error unless each label's columns are ascending and there are so many; ``folder`` is where they are from."""
+    for index, block in enumerate(blocks):
         try:
             _core.check_rows(block.indptr, block.indices, block.n_columns, resolve_threads(n_jobs))
         except (TypeError, ValueError) as error:
+            where = "" if folder is None else f"{block_path(folder, index)}: "
             last = block.first_label + block.n_labels - 1
+            if isinstance(error, TypeError):
+                types = f"{block.indptr.dtype} and {block.indices.dtype}"
+                error = ValueError(f"indptr int64 and indices int32 or uint16 expected, got {types}")
             raise ModelFormatError(
-                f"the weights of labels {block.first_label} to {last} are damaged: {error}"
+                f"{where}the weights of labels {block.first_label} to {last} are damaged: {error}"
             ) from None
 
 

@@ -84,6 +84,9 @@ def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) 
     if kind_of(manifest) != KIND:
         return _load_earlier(cls, folder, manifest, mmap, verify)
     manifest = read_manifest(folder, KIND, required=("params", "text_columns", "fit_report", "reading"))
+    columns = manifest["text_columns"]
+    if not (isinstance(columns, list) and columns and all(isinstance(name, str) for name in columns)):
+        raise ModelFormatError(f"{folder}: damaged, text_columns must be a list of names, got {columns!r}")
     vectorizer = _read_vectorizer(folder / "vectorizer.json", folder / "vectorizer.safetensors", [])
     labels = read_json(folder / "labels.json")
     _check_labels(folder / "labels.json", labels)
