@@ -8,6 +8,9 @@ import io
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -236,6 +239,44 @@ def served(folder, tmp_path):
     model = ServedModel("model", str(path), Settings({"model": str(path)}), lambda rows: None)
     yield model, path
     model.close()
+
+
+CUT_SHORT = """
+import asyncio, os, sys
+from pathlib import Path
+from xmc_fast.serve import Settings
+from xmc_fast.serve._models import ServedModel
+
+folder = sys.argv[1]
+model = ServedModel("model", folder, Settings({"model": folder}, **({"mmap": True} if sys.argv[2:] else {})), print)
+async def story():
+    (_, before), = await model.suggest(["tea"], 1)
+    for path in Path(folder).rglob("*.safetensors"):
+        os.truncate(path, 0)
+    await model.refresh()
+    (classifier, after), = await model.suggest(["tea"], 1)
+    assert after == before, (before, after)
+    return (await model.explain(classifier, "tea", None, 3))["label"]
+print(asyncio.run(story()))
+model.close()
+"""
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_files_cut_short_under_a_running_server(folder, tmp_path, small):
+    """They would end a process that has mapped them (SIGBUS): a server reads its weights unless told otherwise."""
+    path = tmp_path / "model"
+    classifier = TextClassifier.load(folder)
+    if small:
+        classifier.model_ = classifier.model_.compress()
+    classifier.save(path)
+    run = subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "drink"
+    if small:  # what it guards against
+        classifier.save(path)
+        mapped = subprocess.run([sys.executable, "-c", CUT_SHORT, str(path), "mmap"], capture_output=True)
+        assert mapped.returncode == -signal.SIGBUS
 
 
 def test_a_replaced_folder_is_picked_up(served):

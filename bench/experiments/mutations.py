@@ -303,6 +303,8 @@ def refresh(folder: Path) -> None:
                 continue
             file = path.parent / row["file"]
             try:
+                if not file.is_file():  # but a device, or nothing
+                    continue
                 if "bytes" in row and isinstance(row["bytes"], int):
                     row["bytes"], changed = file.stat().st_size, True
                 if "crc32" in row:

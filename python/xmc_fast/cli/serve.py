@@ -52,6 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--timeout", type=float, default=30.0, metavar="S", help="seconds of a request (default 30)"
     )
+    parser.add_argument(
+        "--mmap", action="store_true", help="map the weights: workers share them, files must not be cut short"
+    )
     parser.add_argument("--quiet", action="store_true", help="log warnings and errors only")
     add_threads(parser)
 
@@ -84,6 +87,7 @@ def run(args: argparse.Namespace) -> Output:
         max_batch=args.max_batch,
         timeout=args.timeout,
         threads=args.threads,
+        mmap=args.mmap,
     )
     serve.run(settings, host=args.host, port=args.port, workers=args.workers, quiet=args.quiet)
     return Output("stopped", {"stopped": True})

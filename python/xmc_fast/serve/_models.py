@@ -1,4 +1,4 @@
-"""The models of a server: opened once, mapped, and opened anew when their folder is replaced."""
+"""The models of a server: opened once, and opened anew when their folder is replaced."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class ServedModel:
 
     def __init__(self, name: str, folder: str, settings: Settings, observe: Callable[[int], Any]) -> None:
         self.name, self.folder, self.threads = name, Path(folder), settings.threads
+        self.mmap = settings.mmap
         self.problem: str | None = None
         self._predicting = ThreadPoolExecutor(1, f"predict-{name}")
         self._explaining = ThreadPoolExecutor(1, f"explain-{name}")
@@ -67,7 +68,7 @@ class ServedModel:
         return status.st_ino, status.st_mtime_ns
 
     def _open(self) -> None:
-        model = load(self.folder)
+        model = load(self.folder, mmap=self.mmap)
         if not isinstance(model, TextClassifier):
             raise ValueError(f"{self.folder} is not a text model: only those can be served")
         model.n_jobs = self.threads

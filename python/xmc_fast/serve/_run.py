@@ -18,7 +18,7 @@ def run(
 ) -> None:
     """Serve until stopped: SIGTERM or Ctrl-C ends it after the running requests. See `create_app`.
 
-    ``workers`` are processes that share the mapped pages of the models; one that dies is started anew.
+    ``workers`` are processes; one that dies is started anew.
     """
     settings.to_environment()
     with tempfile.TemporaryDirectory(prefix="xmc-fast-metrics-") as folder:

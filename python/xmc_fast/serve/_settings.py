@@ -36,6 +36,9 @@ class Settings:
         Seconds a request may take to arrive, and to be answered.
     threads : int, optional
         Threads of a worker's predictions.
+    mmap : bool
+        Map the weights, so that workers share their pages. A file that is cut short in place then ends the worker
+        that reads it; by default each has read its own.
     """
 
     models: dict[str, str]
@@ -49,6 +52,7 @@ class Settings:
     max_waiting: int = 10_000
     timeout: float = 30.0
     threads: int | None = None
+    mmap: bool = False
 
     def __post_init__(self) -> None:
         if not self.models:
