@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 
 import numpy as np
@@ -135,6 +137,8 @@ def plain(result):
         return result.toarray().tolist()
     if isinstance(result, tuple | list):
         return [plain(part) for part in result]
+    if hasattr(result, "__dict__") or hasattr(result, "__slots__") or hasattr(result, "columns"):
+        return repr(result)
     return np.asarray(result).tolist()
 
 
@@ -177,6 +181,30 @@ OF_SCORES = {
     "coverage_error": lambda P: metrics.coverage_error(TRUTH, P),
     "bca": lambda P: decide.bca(P, "macro-f1", 2, random_state=0, n_jobs=1)[0],
     "weighted_topk": lambda P: decide.weighted_topk(P, np.ones(L), 2, n_jobs=1),
+}
+
+
+def of_pairs(module):
+    """Every public function of a module that takes the true labels and predictions."""
+    for name in module.__all__:
+        function = getattr(module, name)
+        names = list(inspect.signature(function).parameters) if inspect.isfunction(function) else []
+        if names[:1] == ["Y_true"]:
+            more = {"propensity": np.full(L, 0.5)} if names[2:3] == ["propensity"] else {}
+            more |= {"k": 2} if name == "precision_recall_f1" else {}
+            yield name, functools.partial(function, n_jobs=1, **more)
+
+
+PAIRS = dict(of_pairs(metrics))
+OF_LABELS |= {name: lambda Y, call=call: call(Y, SCORES) for name, call in PAIRS.items()}
+OF_SCORES |= {name: lambda P, call=call: call(TRUTH, P) for name, call in PAIRS.items()}
+OF_LABELS |= {
+    "direct(observed)": lambda Y: propensity.direct(Y, TRUTH),
+    "direct(controlled)": lambda Y: propensity.direct(TRUTH, Y),
+}
+OF_SCORES |= {
+    "optimize": lambda P: decide.optimize(P, metric="macro-f1", k=2, n_jobs=1)[0],
+    "expected_utility": lambda P: decide.expected_utility(P, TRUTH, "macro-f1", k=2),
 }
 CALLS = [
     *((f"{name}(X)", call, ROWS, "X") for name, call in OF_FEATURES.items()),
@@ -296,3 +324,22 @@ def test_counts_beyond_what_float32_counts():
     pred = csr(np.ones(2, np.float32), np.array([n - 1, n - 1], np.int32), np.array([0, 1, 2]), (2, n))
     assert metrics.precision_at_k(Y, pred, 1) == 0.5
     assert labels(Y).indices.tolist() == [n - 1, n - 2]
+
+
+def test_products_of_sizes_beyond_31_bits():
+    """Rows x labels, labels x columns and rows x columns above 2^31, with few entries."""
+    n = 50_000
+    one = csr(
+        np.ones(2, np.float32), np.array([0, n - 1], np.int32), np.r_[[0, 1], np.full(n - 1, 2)], (n, n)
+    )
+    model = xmc_fast.SparseModel(one)  # label 0 has column 0, label 1 the last one
+    for made in (model, model.compress(delta=0)):
+        top = made.predict(one, 1, n_jobs=1)
+        assert top.indices[:2].tolist() == [0, 1]
+        np.testing.assert_allclose(top.data[:2], 1)
+    truth = csr(one.data, np.array([0, 1], np.int32), one.indptr, (n, n))
+    assert metrics.precision_at_k(truth, top, 1) == 2 / n
+    chosen = decide.bca(top, "macro-f1", 1, n_jobs=1)[0]
+    assert chosen.indices[:2].tolist() == [0, 1]
+    found = xmc_fast.OneVsAll(n_jobs=1, max_iter=2).fit(one[:3], truth[:3]).predict(one[:2], 1)
+    assert found.indices.tolist() == [0, 1]

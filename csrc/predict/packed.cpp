@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -154,7 +155,7 @@ Packed pack(int64_t labels, int64_t columns, const std::vector<LabelBlock>& bloc
       for_kept(of_place(p), [&](int64_t c, float w) {
         const auto at = static_cast<size_t>(next[static_cast<size_t>(c)]++);
         place[at] = static_cast<uint16_t>(p - from);
-        code[at] = static_cast<uint8_t>(1 + (std::lower_bound(middle, middle + kLevels - 2, w) - middle));
+        code[at] = static_cast<uint8_t>(1 + (std::lower_bound(middle, std::end(middle), w) - middle));
       });
     }
     out.weights += start.back();

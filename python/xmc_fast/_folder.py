@@ -187,8 +187,8 @@ def read_manifest(
             except ModelFormatError as error:
                 raise ModelFormatError(f"{path}: {error}") from None
     jobs = manifest.get("params", {}).get("n_jobs")
-    if jobs is not None and type(jobs) is not int:
-        raise ModelFormatError(f"{path}: damaged, n_jobs must be an integer or null, got {jobs!r}")
+    if jobs is not None and (type(jobs) is not int or jobs == 0):
+        raise ModelFormatError(f"{path}: damaged, n_jobs must be an integer but 0, or null, got {jobs!r}")
     found = manifest.get("format_version", version)
     if str(found) != str(version):
         raise ModelFormatError(f"{path}: format version {found}, this package reads {version}")

@@ -37,6 +37,8 @@ class _Controller(threadpoolctl.LibController):  # type: ignore[misc]
 
 threadpoolctl.register(_Controller)
 
+MOST_THREADS = 4096  # each has memory of its own: a number from a file must not decide how much
+
 
 def resolve_threads(n_jobs: int | None) -> int:
     """The number of threads for ``n_jobs``.
@@ -54,7 +56,7 @@ def resolve_threads(n_jobs: int | None) -> int:
         raise ValueError("n_jobs must be a positive count, or negative to count from the CPUs, got 0")
     if n_jobs < 0:
         return max(1, int(_core.available_cpus()) + 1 + n_jobs)
-    return n_jobs
+    return min(n_jobs, MOST_THREADS)
 
 
 def cpu_features() -> dict[str, Any]:

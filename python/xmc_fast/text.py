@@ -393,7 +393,11 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if getattr(self, name) not in choices:
                 known = ", ".join(repr(choice) for choice in choices[:-1])
                 raise ValueError(f"{name} must be {known} or {choices[-1]!r}, got {getattr(self, name)!r}")
-        if isinstance(self.stop_words, str) and self.stop_words != "english":
+        for name in ("lowercase", "use_idf", "smooth_idf", "sublinear_tf"):
+            if not isinstance(getattr(self, name), bool | np.bool_ | Integral):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        words = self.stop_words
+        if isinstance(words, Real) or (isinstance(words, str) and words != "english"):
             raise ValueError(f"stop_words must be 'english', a list of str or None, got {self.stop_words!r}")
         if self.stop_words and self.analyzer != "word":
             raise ValueError(f"stop_words needs analyzer='word', got {self.analyzer!r}")

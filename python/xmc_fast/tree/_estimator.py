@@ -359,6 +359,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
             check(name, np.isfinite(getattr(self, name)) and getattr(self, name) > 0, "a positive number")
         check("prune", self.prune >= 0, "at least 0")
         check("bias", self.bias is None or bool(np.isfinite(self.bias)), "a finite number or None")
+        check("normalize", isinstance(self.normalize, bool | np.bool_ | int), "True or False")
         check("power", self.power in (1, 2, 3), "1, 2 or 3")
         check("decay", 0 < self.decay <= 1, "above 0 and at most 1")
         check("matched", self.matched >= 0, "at least 0")
