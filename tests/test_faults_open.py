@@ -17,6 +17,7 @@ import xmc_fast
 from bench.experiments import mutations
 from xmc_fast import _folder
 from xmc_fast._folder import ModelFormatError, count, file_in, part_of
+from xmc_fast._threads import resolve_threads
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
 NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
@@ -105,6 +106,11 @@ def test_mutations(kind, made):
         ("text_classifier", "vectorizer.safetensors", setting("idf", np.nan)),
         ("linear_declare", "manifest.json", lambda m: m["params"].update(n_jobs="linear")),
         ("linear_declare", "declare.safetensors", setting("coef", np.inf)),
+        ("text_classifier", "vectorizer.json", lambda m: m["parameters"].update(sublinear_tf="cosine")),
+        ("text_classifier", "vectorizer.json", lambda m: m["parameters"].update(stop_words=0.5)),
+        ("label_tree", "manifest.json", lambda m: m["params"].update(normalize="")),
+        ("mach", "manifest.json", lambda m: m.update(n_labels=None)),
+        ("mach", "manifest.json", lambda m: m.update(n_labels=2**31 - 1)),
         ("mach", "manifest.json", lambda m: m.update(random_state=[[]])),
         ("mach", "manifest.json", lambda m: m.update(n_repeats=2**31)),
         ("mach", "manifest.json", lambda m: m.update(n_buckets=5)),
@@ -224,6 +230,12 @@ def test_opening_keeps_what_is_not_the_folders_fault(made):
         xmc_fast.Mach.load(made("mach"), verfy=True)
     with pytest.raises(ModelFormatError, match=r"manifest\.json: file is missing"):
         xmc_fast.Mach.load(made("mach") / "nowhere")
+
+
+def test_a_folder_does_not_decide_how_many_threads_there_are(change):
+    """Each has memory of its own: 2^31 of them took all there was."""
+    folder = change("label_tree", "manifest.json", lambda m: m["params"].update(n_jobs=2**62))
+    assert resolve_threads(xmc_fast.load(folder).n_jobs) <= 4096
 
 
 def test_nesting_too_deep_is_not_json(tmp_path):

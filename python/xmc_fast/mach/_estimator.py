@@ -107,6 +107,8 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         start, stop = self._range(repeats, checkpoint)
         y = label_matrix(Y)
         X = valid_csr(X, "X")[0] if sp.issparse(X) else X
+        if y.shape[1] > _store.MOST_LABELS:
+            raise ValueError(f"Y has {y.shape[1]} columns, at most {_store.MOST_LABELS} expected")
         self.n_labels_, self.n_features_in_ = int(y.shape[1]), int(X.shape[1])
         folder = None if checkpoint is None else Path(checkpoint)
         if folder is not None:
