@@ -211,6 +211,7 @@ def main() -> None:
     parser.add_argument(
         "--kills", type=int, default=200, help="of each operation; in the first file at most 40"
     )
+    parser.add_argument("--operation", action="append", choices=list(OPERATIONS), help="kills of these only")
     parser.add_argument("--only", choices=("kills", "faults"))
     parser.add_argument("--write", action="store_true", help="the tables into docs/")
     options = parser.parse_args()
@@ -220,7 +221,8 @@ def main() -> None:
             name: min(40, options.kills) if name == FIRST_FILE else options.kills for name in OPERATIONS
         }
         found["kills"] = []
-        for name, count in counts.items():
+        for name in options.operation or OPERATIONS:
+            count = counts[name]
             found["kills"].append(kills(name, count))
             print(found["kills"][-1], flush=True)
     if options.only != "kills":

@@ -23,6 +23,7 @@ from xmc_fast._files import naming, put_in_place, temporary_folder, write_text
 
 MANIFEST = "manifest.json"
 MOST = 2**31 - 1  # labels, features, and whatever else is counted
+MOST_LABELS = 2**28  # where no file grows with them, but the memory of a prediction does
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -105,7 +105,7 @@ Batch batch(int64_t columns) {
 template <class Predict>
 void predict(int64_t labels, int64_t columns, bool has_bias, bool calibrated, Predict&& call) {
   const Batch x = batch(columns - has_bias);
-  const auto padded = static_cast<size_t>((labels + kTile - 1) / kTile * kTile);
+  const auto padded = static_cast<size_t>((labels + kStrip - 1) / kStrip * kStrip);  // whole tiles, too
   const std::vector<float> scale(padded, 2.f), shift(padded, -1.f);
   const Calibration calibration{calibrated ? scale.data() : nullptr, calibrated ? shift.data() : nullptr};
   const int64_t k = labels < 4 ? labels : 4;

@@ -14,7 +14,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast._folder import (
+    MOST_LABELS,
     ModelFormatError,
+    count,
     file_in,
     opening,
     read_manifest,
@@ -76,7 +78,7 @@ class CompressedLabels(BaseEstimator):  # type: ignore[misc]
         if bad:
             raise ModelFormatError(f"damaged, {bad[0]} must be finite")
         model = cls(**settings["params"])
-        model.n_labels_ = int(settings["n_labels"])
+        model.n_labels_ = count(settings["n_labels"], "n_labels", 0, MOST_LABELS)
         model._restore(tensors)
         if settings.get("n_features", model.n_features_in_) != model.n_features_in_:
             raise ModelFormatError(

@@ -81,8 +81,8 @@ class LabelRecovery:
             raise ValueError(f'similarity must be "inner" or "cosine", got {similarity!r}')
         if search not in ("exact", "faiss"):
             raise ValueError(f'search must be "exact" or "faiss", got {search!r}')
-        if neighbours < 1:
-            raise ValueError(f"neighbours must be at least 1, got {neighbours}")
+        if isinstance(neighbours, float) or not 1 <= neighbours < 2**31:
+            raise ValueError(f"neighbours must be an integer from 1, got {neighbours!r}")
         self.Z = np.ascontiguousarray(Z, np.float32)
         self.Y = labels(Y, n_rows=len(self.Z))
         self.neighbours = neighbours

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
-from xmc_fast._folder import opening
+from xmc_fast._folder import MOST_LABELS, opening
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import to_scipy, valid_csr
@@ -107,8 +107,8 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         start, stop = self._range(repeats, checkpoint)
         y = label_matrix(Y)
         X = valid_csr(X, "X")[0] if sp.issparse(X) else X
-        if y.shape[1] > _store.MOST_LABELS:
-            raise ValueError(f"Y has {y.shape[1]} columns, at most {_store.MOST_LABELS} expected")
+        if y.shape[1] > MOST_LABELS:
+            raise ValueError(f"Y has {y.shape[1]} columns, at most {MOST_LABELS} expected")
         self.n_labels_, self.n_features_in_ = int(y.shape[1]), int(X.shape[1])
         folder = None if checkpoint is None else Path(checkpoint)
         if folder is not None:

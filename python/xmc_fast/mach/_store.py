@@ -20,7 +20,6 @@ from xmc_fast._files import remove_leftovers, write_text
 KIND = "mach"
 _CHECKPOINT = "mach.json"
 _FORMAT = 1
-MOST_LABELS = 2**28  # nothing in a folder grows with them, but the table of their buckets does
 _PARAMETERS = ("n_buckets", "n_repeats", "aggregate", "outputs", "random_state")
 
 
@@ -62,7 +61,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], int, int]:
     """The estimator's parameters (without the base), n_labels and n_features."""
     sizes = ("n_labels", "n_features", "n_buckets", "n_repeats")
     settings = _folder.read_manifest(folder, KIND, required=sizes)
-    _folder.count(settings["n_labels"], "n_labels", 0, MOST_LABELS)
+    _folder.count(settings["n_labels"], "n_labels", 0, _folder.MOST_LABELS)
     _folder.count(settings["n_features"], "n_features")
     _folder.count(settings["n_buckets"], "n_buckets", 1, 65536)
     _folder.count(settings["n_repeats"], "n_repeats", 1, 256)
