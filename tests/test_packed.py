@@ -315,6 +315,7 @@ def test_a_list_that_leaves_its_block_is_harmless_and_found():
         ({"normalize": 3}, "normalize"),
         ({"params": []}, "params"),
         ({"files": ["a"]}, "files"),
+        ({"files": 3}, "files"),
         ({"files": {"label_names": "../m/manifest.json"}}, "not in the folder"),
         ({"files": {"label_names": "/etc/passwd"}}, "not in the folder"),
         ({"files": {"label_names": "link"}}, "leads out"),

@@ -161,7 +161,8 @@ def file_in(folder: Path, name: Any) -> Path:
 def kind_of(manifest: dict[str, Any]) -> str:
     """The kind a manifest names, also that of an earlier version."""
     kind = str(manifest.get("kind") or manifest.get("format")).removeprefix("xmc_fast.")
-    if kind == "sparse_model" and "vectorizer" in manifest.get("files", ()):
+    files = manifest.get("files")
+    if kind == "sparse_model" and isinstance(files, dict) and "vectorizer" in files:
         return "text_model"
     return _EARLIER_FORMATS.get(kind, kind.removesuffix("-1"))
 
