@@ -127,6 +127,11 @@ def test_cells_and_postings_give_the_same_bits(simd):
     S = reference.scores(W, X.toarray(), bias=1.0, normalize=True)
     top = small.predict(X, 5)
     np.testing.assert_allclose(top.data.reshape(200, 5), reference.top_k(S, 5)[1], atol=2e-5)
+    whole = small.predict(X[:40], 7000).toarray()  # of every label, also where the cells end
+    np.testing.assert_allclose(whole, S[:40], atol=2e-5)
+    for i in (0, 20):
+        ids, scores = small.predict_one(X[i], 7000)
+        assert whole[i, ids].tobytes() == scores.tobytes()
     for proba in (False, True):
         many = small.predict(X, 5, proba=proba, n_jobs=1)
         for part in (small.predict(X, 5, proba=proba, n_jobs=2), small.predict(X[:40], 5, proba=proba)):
