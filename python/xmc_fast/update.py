@@ -49,6 +49,7 @@ class Change:
     changed: npt.NDArray[np.bool_]  # labels (new numbers) whose positives are not the same
     removed_rows: npt.NDArray[np.int32]
     removed_labels: int
+    relabelled: bool  # whether labels of old rows were given anew
 
     @property
     def rows_added(self) -> int:
@@ -138,12 +139,12 @@ def find_change(
     labels = _kept("remove_labels", remove_labels, width)
     old_y = _wide(state.Y, width)
     before = _wide(before, width)
-    moved = (before != old_y).tocsr()
     changed = np.zeros(width, bool)
-    changed[np.unique(moved.indices)] = True
-    changed[np.unique(new_y.indices)] = True
-    gone = np.setdiff1d(np.arange(n), rows)
-    changed[np.unique(old_y[gone].indices)] = True
+    if old_labels is not None:
+        changed[(before != old_y).tocsr().indices] = True
+    changed[new_y.indices] = True
+    gone = np.setdiff1d(np.arange(n), rows, assume_unique=True)
+    changed[old_y[gone].indices] = True
     every = sp.vstack([before[rows], _wide(new_y, width)], format="csr")[:, labels]
     every.sort_indices()
     if sp.issparse(state.X):
@@ -159,6 +160,7 @@ def find_change(
         changed[labels],
         gone.astype(np.int32),
         width - len(labels),
+        old_labels is not None,
     )
 
 
@@ -229,10 +231,10 @@ def _start(state: FitState, change: Change, trained: npt.NDArray[np.int64]) -> d
     place = np.full(state.X.shape[0], -1, np.int64)
     place[change.rows] = np.arange(len(change.rows))
     keep = (old[alpha.row] >= 0) & (place[alpha.col] >= 0)
-    before = sp.csr_matrix(state.Y[change.rows][:, np.maximum(old, 0)])
-    moved = (before != change.Y[: len(change.rows)][:, trained]).tocsc()
     rows, cols, data = alpha.row[keep], place[alpha.col[keep]], alpha.data[keep]
-    if moved.nnz:
+    if change.relabelled:
+        before = sp.csr_matrix(state.Y[change.rows][:, np.maximum(old, 0)])
+        moved = (before != change.Y[: len(change.rows)][:, trained]).tocsc()
         pairs = np.repeat(np.arange(len(trained)), np.diff(moved.indptr)) * len(change.rows) + moved.indices
         same = ~np.isin(rows * np.int64(len(change.rows)) + cols, pairs)
         rows, cols, data = rows[same], cols[same], data[same]
