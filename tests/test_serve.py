@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -341,6 +342,21 @@ def test_one_bad_text_fails_alone_and_too_many_are_refused():
     assert [a, b, c, after] == [["a"], ["b"], ["c"], ["e"]]
     assert isinstance(bad, ValueError)
     assert isinstance(d, Overloaded)
+
+
+def test_nobody_waits_longer_than_the_limit():
+    def predict(texts, k):
+        time.sleep(0.3)
+        return texts
+
+    async def run():
+        with ThreadPoolExecutor(1) as executor:
+            batcher = Batcher(predict, executor)
+            with pytest.raises(asyncio.TimeoutError):
+                await batcher(["slow"], 1, 0.05)
+            return await batcher(["next"], 1, 30.0)
+
+    assert asyncio.run(run()) == ["next"]
 
 
 def test_a_client_that_left_is_not_predicted_for():
