@@ -128,6 +128,7 @@ def test_mutations(kind, made):
         ("declare", "manifest.json", lambda m: m["params"].update(hidden=2**30)),
         ("sparse_classifier", "weights.safetensors", setting("output.connections", 200, 1)),
         ("sparse_classifier", "manifest.json", lambda m: m["params"].update(fan_in=2**30)),
+        ("sparse_classifier", "manifest.json", lambda m: m.update(texts=[1])),
         ("sparse_classifier", "manifest.json", lambda m: m["dtypes"].update({"output.bias": "nn"})),
         ("sparse_classifier-groups", "weights.safetensors", setting("order", 6)),
         ("sparse_classifier-groups", "weights.safetensors", setting("output.position", -9)),

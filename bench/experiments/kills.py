@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import random
 import shutil
@@ -24,6 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import xmc_fast
+from xmc_fast.cli import main
 
 TRIES = 4  # kills that came too late: at most so many for each that counts
 
@@ -91,8 +93,6 @@ def predict_file(folder: Path) -> None:
 
 
 def convert(folder: Path) -> None:
-    from xmc_fast.cli import main
-
     main(["convert", str(folder / "in.txt"), str(folder / "out")])
 
 
@@ -226,6 +226,8 @@ def kills(name: str, count: int, seed: int = 0) -> dict[str, Any]:
         start = Path(top, "start")
         shutil.copytree(good, start)
         old = contents(start / "out") if (start / "out").exists() else None
+        with contextlib.redirect_stdout(io.StringIO()):
+            work(good)  # what is imported at the first use is imported here, and not in each child
         taken = []
         for number in range(3):
             again = Path(top, f"good{number}")

@@ -256,7 +256,7 @@ def main():
         for name in args.sets:
             bench_one(name, table)
     elif args.open:
-        columns = ["process", "GB", "open_seconds", "resident_MB", "owned_MB"]
+        columns = ["process", "GB", "open_seconds", "check_seconds", "resident_MB", "owned_MB"]
         table = Table("predict_open", columns, info)
         open_large(table)
     elif args.pruning:

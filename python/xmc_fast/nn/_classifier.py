@@ -331,6 +331,8 @@ class SparseClassifier(NeuralEstimator):
         """The model that `save` wrote; it predicts the same bits."""
         manifest, tensors = load_folder(directory, _FORMAT)
         rewire = None if manifest["rewire"] is None else Rewire(**manifest["rewire"])
+        if not isinstance(manifest["texts"], bool):
+            raise ModelFormatError(f"damaged, texts must be true or false, got {manifest['texts']!r}")
         encoder = part_of(Path(directory), "encoder") if manifest["texts"] else None
         model = cls(encoder=encoder, rewire=rewire, **manifest["params"])
         model.n_labels_, model.history_ = count(manifest["n_labels"], "n_labels"), manifest["history"]
