@@ -50,7 +50,7 @@ def data_dir():
     return find
 
 
-LEVELS = ["baseline", "avx2", "avx512"]
+LEVELS = ["baseline", "neon"] if _core.simd_supported() == "neon" else ["baseline", "avx2", "avx512"]
 
 
 @pytest.fixture(params=LEVELS)

@@ -34,16 +34,26 @@ SimdLevel detect() {
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   return avx512 ? SimdLevel::avx512 : SimdLevel::avx2;
+#elif defined(XMC_ARM64)
+  return SimdLevel::neon;  // part of every arm64 CPU
 #else
   return SimdLevel::baseline;
 #endif
+}
+
+// Levels of x86 go up to the best one; NEON stands beside them.
+bool has(SimdLevel level) {
+  if (level == SimdLevel::neon || simd_supported() == SimdLevel::neon) {
+    return level == simd_supported() || level == SimdLevel::baseline;
+  }
+  return level <= simd_supported();
 }
 
 constexpr int kUnset = -1;
 std::atomic<int> active{kUnset};
 
 SimdLevel checked(SimdLevel level) {
-  if (level > simd_supported()) {
+  if (!has(level)) {
     throw std::invalid_argument(std::string("XMC_SIMD: this CPU has no ") + simd_name(level) +
                                 " (best: " + simd_name(simd_supported()) + ")");
   }
@@ -75,17 +85,19 @@ const char* simd_name(SimdLevel level) {
       return "avx512";
     case SimdLevel::avx2:
       return "avx2";
+    case SimdLevel::neon:
+      return "neon";
     default:
       return "baseline";
   }
 }
 
 SimdLevel simd_from_name(const char* name) {
-  for (const auto level : {SimdLevel::baseline, SimdLevel::avx2, SimdLevel::avx512}) {
+  for (const auto level : {SimdLevel::baseline, SimdLevel::avx2, SimdLevel::avx512, SimdLevel::neon}) {
     if (std::string(name) == simd_name(level)) return level;
   }
-  throw std::invalid_argument(std::string("XMC_SIMD: expected baseline, avx2 or avx512, got \"") + name +
-                              "\"");
+  throw std::invalid_argument(std::string("XMC_SIMD: expected baseline, avx2, avx512 or neon, got \"") +
+                              name + "\"");
 }
 
 }  // namespace xmc

@@ -16,7 +16,7 @@
 
 namespace xmc {
 
-enum class SimdLevel { baseline = 0, avx2 = 1, avx512 = 2 };
+enum class SimdLevel { baseline = 0, avx2 = 1, avx512 = 2, neon = 3 };
 
 SimdLevel simd_supported();              // the best level of this CPU that was compiled in
 SimdLevel simd_level();                  // the active one: XMC_SIMD if set, else the best
@@ -46,6 +46,17 @@ SimdLevel simd_from_name(const char* name);  // throws std::invalid_argument
       default:                         \
         return baseline::name##_table; \
     }                                  \
+  }
+#elif defined(XMC_ARM64)
+#define XMC_SIMD_TABLE(Type, name)                                                                      \
+  namespace baseline {                                                                                  \
+  extern const Type name##_table;                                                                       \
+  }                                                                                                     \
+  namespace neon {                                                                                      \
+  extern const Type name##_table;                                                                       \
+  }                                                                                                     \
+  inline const Type& name() {                                                                           \
+    return ::xmc::simd_level() == ::xmc::SimdLevel::neon ? neon::name##_table : baseline::name##_table; \
   }
 #else
 #define XMC_SIMD_TABLE(Type, name) \

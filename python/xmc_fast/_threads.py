@@ -62,11 +62,11 @@ def resolve_threads(n_jobs: int | None) -> int:
 def cpu_features() -> dict[str, Any]:
     """The active instruction set and what else decides speed.
 
-    Returns a dict with ``simd`` (active level: "baseline", "avx2" or "avx512"; the environment variable
+    Returns a dict with ``simd`` (active level: "baseline", "avx2", "avx512" or "neon"; the environment variable
     ``XMC_SIMD`` forces one), ``simd_supported`` (the best this CPU has), ``cpus``, ``threads`` (the default
     for n_jobs=None) and ``machine``.
 
-    >>> cpu_features()["simd"] in ("baseline", "avx2", "avx512")
+    >>> cpu_features()["simd"] in ("baseline", "avx2", "avx512", "neon")
     True
     """
     return {

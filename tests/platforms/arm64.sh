@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# usage: tests/platforms/arm64.sh FOLDER [pytest arguments]
+# Builds the core for arm64 (Debian's cross compiler, warnings are errors) and runs its tests under qemu-user with a
+# Python of Debian arm64 and the aarch64 wheels of PyPI. Needs root for apt. FOLDER is kept: a second run only builds
+# what has changed. By default the tests that need neither torch nor more than a minute there are run.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "${1:?the folder to build in}"
+folder=$(cd "$1" && pwd)
+shift
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
+  command -v $tool >/dev/null || apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user
+done
+if [ ! -x "$folder/root/usr/bin/python3.11" ]; then
+  dpkg --add-architecture arm64
+  apt-get update -qq
+  packages="python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev libc6 libgcc-s1 libstdc++6"
+  packages+=" libgomp1 libexpat1 zlib1g libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libcrypt1"
+  packages+=" libncursesw6 libtinfo6 libreadline8 libdb5.3 libnsl2 libtirpc3"
+  mkdir -p "$folder/debs" "$folder/root"
+  (cd "$folder/debs" && apt-get download -qq $(printf '%s:arm64 ' $packages))
+  for package in "$folder"/debs/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
+fi
+if [ ! -d "$folder/site" ]; then
+  pip install -q --target "$folder/site" --python-version 3.11 --implementation cp --only-binary=:all: --no-compile \
+    --platform manylinux_2_28_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
+    numpy scipy scikit-learn tqdm joblib threadpoolctl narwhals pytest hypothesis psutil safetensors \
+    -c "$root/constraints.txt"
+fi
+
+cat >"$folder/toolchain.cmake" <<'END'
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+END
+cmake -S "$root" -B "$folder/build" -G Ninja -DXMC_WERROR=ON -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
+  -DCMAKE_CXX_FLAGS="-isystem $folder/root/usr/include" -Dpybind11_DIR="$(python3 -m pybind11 --cmakedir)" \
+  -DPython_EXECUTABLE="$(command -v python3)" -DPython_INCLUDE_DIR="$folder/root/usr/include/python3.11" \
+  >"$folder/configure.log"
+cmake --build "$folder/build"
+
+# `sys.executable` must start under qemu too: without binfmt a script does it.
+cat >"$folder/python" <<END
+#!/bin/sh
+exec qemu-aarch64 -L "$folder/root" -0 "$folder/python" "$folder/root/usr/bin/python3.11" "\$@"
+END
+chmod +x "$folder/python"
+rm -rf "$folder/package"
+cp -r "$root/python" "$folder/package"
+rm -f "$folder"/package/xmc_fast/_core*.so
+cp "$(ls -t "$folder"/build/_core*.so | head -1)" "$folder/package/xmc_fast/_core.so" # named after this machine
+[ $# -gt 0 ] || set -- tests/test_core.py tests/test_predict.py tests/test_packed.py tests/test_knn.py tests/test_tree.py \
+  tests/test_decide.py tests/test_text.py tests/test_cluster.py tests/test_l1.py
+cd "$root"
+PYTHONPATH="$folder/package:$folder/site" "$folder/python" -m pytest -q -p no:cacheprovider \
+  -m 'not memory and not slow' "$@"
