@@ -122,6 +122,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "sparse_model-small": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.compress().save(folder),
     "text_classifier": _text,
     "label_tree": _tree,
+    "neighbours": lambda folder: xmc_fast.Neighbours(3, n_jobs=1).fit(*data()).save(folder),
+    "ensemble": lambda folder: xmc_fast.Ensemble(folds=2, n_jobs=1).fit(*data()).save(folder),
     "mach": lambda folder: xmc_fast.Mach(4, 2, n_jobs=1).fit(*data()).save(folder),
     "mach-network": lambda folder: xmc_fast.Mach(4, 2, base="network", n_jobs=1).fit(*data()).save(folder),
     "linear_declare": lambda folder: xmc_fast.LinearDeclare(3, neighbours=4, n_jobs=1).fit(*data()).save(folder),

@@ -9,6 +9,7 @@
 
 #include "core/rng.h"
 #include "linear/bias.h"
+#include "linear/epoch_order.h"
 #include "linear/lane_weights.h"
 #include "linear/stopping.h"
 
@@ -29,14 +30,6 @@ struct Lane {
   int32_t epochs = 0;
   double seconds = 0;
 };
-
-// The mean product of two rows over the mean of |x|^2: about their mean cosine.
-double alike(const PreparedFeatures& X) {
-  double norms = 0;
-  for (int64_t i = 0; i < X.n; ++i) norms += static_cast<double>(X.rows[i].norm2);
-  const double n = static_cast<double>(X.n), bias = n * X.bias;
-  return norms > 0 ? (X.total_norm2 - bias * bias) / (n * norms) : 1.0;
-}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -64,8 +57,8 @@ struct DualSolver::State {
   PassResult found;
   LaneWeights weights;
   std::vector<int32_t> working, order;
-  std::vector<double> sum;      // D zeros, scratch
-  std::vector<uint8_t> length;  // n: the length of a row, see sort_windows
+  std::vector<double> sum;  // D zeros, scratch
+  const EpochOrder epoch_order;
 
   double gap[kLanes], objective[kLanes];
   std::vector<float> zeros;  // to start from an earlier solution
@@ -86,11 +79,8 @@ struct DualSolver::State {
         usual_share(static_cast<float>(bias_share(p, x))),
         weights(x),
         sum(x.D),
-        length(x.n),
+        epoch_order(x),
         zeros(o.old.bias_weight ? std::max(x.n, x.D) : 0) {
-    for (int64_t i = 0; i < x.n; ++i) {
-      length[i] = static_cast<uint8_t>(std::min(x.rows[i].stored / kPad, kLengths - 1));
-    }
     std::fill_n(half_inverse_positive, kLanes, 1.f);
     view.n = X.n;
     view.D = X.D;
@@ -249,21 +239,6 @@ struct DualSolver::State {
     if (thorough || round > 1) *bias_moves = usual_share;  // at first the positives alone would pull at it
   }
 
-  // Rows of similar length one after the other, within windows too small to matter to the descent: the branch
-  // predictor learns the trip counts.
-  void sort_windows(int32_t* items, int64_t count) {
-    int32_t sorted[kWindow];
-    for (int64_t begin = 0; begin < count; begin += kWindow) {
-      const int64_t size = std::min(kWindow, count - begin);
-      int32_t* window = items + begin;
-      int64_t next[kLengths + 1] = {};
-      for (int64_t t = 0; t < size; ++t) ++next[length[window[t]] + 1];
-      std::partial_sum(next, next + kLengths, next);
-      for (int64_t t = 0; t < size; ++t) sorted[next[length[window[t]]]++] = window[t];
-      std::copy_n(sorted, size, window);
-    }
-  }
-
   // Projected gradients so small that `count` of them together are kSlight of the tolerance are skipped.
   void set_slight(int64_t count) {
     for (int l = 0; l < kLanes; ++l) {
@@ -282,8 +257,7 @@ struct DualSolver::State {
     auto count = static_cast<int64_t>(order.size());
     uint32_t open = view.live;
     for (int epoch = 0; epoch < kMaxEpochs && open && count > 0; ++epoch) {
-      shuffle(order.data(), count, rng);
-      sort_windows(order.data(), count);
+      epoch_order.shuffle_rows(order.data(), count, rng);
       if (!thorough) set_slight(count);
       float violation2[kLanes];
       count = kernels.epoch(view, order.data(), count, open, violation2);
@@ -460,20 +434,6 @@ DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures&
   out.w.assign(w.begin(), w.end());
   if (X.bias != 0) out.w[X.D - 1] = s.bias_weight(0);
   out.balance = s.balance[0];
-  return out;
-}
-
-Multipliers multipliers_of(const DualStart& start, bool has_bias) {
-  Multipliers out{start.rows, {}, has_bias ? start.w.back() : 0.f};
-  for (const int32_t i : start.rows) out.alpha.push_back(start.alpha[i]);
-  return out;
-}
-
-DualStart bias_alone(const PreparedFeatures& X) {
-  DualStart out;
-  out.w.assign(X.D, 0.f);
-  out.alpha.assign(X.n, 0.f);
-  out.w.back() = -1 / X.bias;
   return out;
 }
 

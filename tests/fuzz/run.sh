@@ -1,12 +1,13 @@
 #!/bin/sh
 # usage: tests/fuzz/run.sh [SECONDS] [SEED]
 # Builds the fuzz targets with the address and undefined-behaviour sanitizers and runs each for SECONDS: with
-# libFuzzer (coverage-guided) where clang++ has it, else with the targets' own mutating main.
+# libFuzzer (coverage-guided) where clang++ has it, else with the targets' own mutating main. Model files, of which there
+# are the most kinds, get six times as long.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-seconds=${1:-10}
+all=${1:-10}
 seed=${2:-1}
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$out/probe.cpp"
 if clang++ -fsanitize=fuzzer "$out/probe.cpp" -o "$out/probe" 2>/dev/null; then
@@ -23,6 +24,8 @@ sources() { # of a target
 }
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
+  seconds=$all
+  [ "$name" != fuzz_model ] || seconds=$((6 * all))
   $compiler -std=c++20 -DXMC_SIMD_NS=baseline -DXMC_SIMD_IS_baseline -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
     "$target" $(sources "$name") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
