@@ -25,6 +25,7 @@ inline Utf8Char decode_utf8(const char* p, const char* end) {
     if ((byte(k) & 0xC0) != 0x80) return {Utf8Char::kInvalid, 1};
     code = (code << 6) | (byte(k) & 0x3F);
   }
+  if (code > 0x10FFFF) return {Utf8Char::kInvalid, 1};  // F4 90 and above
   return {code, size};
 }
 
