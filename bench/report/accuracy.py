@@ -49,8 +49,23 @@ def blend() -> Part:
     return Part("blend", "python -m bench.experiments.blend", {**exact, **points, **costs})
 
 
+def gain(results: Results) -> str:
+    """What the ensemble gains over one-vs-all, in the mean of the sets, and where P@1 falls."""
+    rows = {(row["set"], row["model"]): row for row in results.rows("blend")}
+    sets = list(dict.fromkeys(name for name, _ in rows))
+
+    def gains(metric: str) -> list[float]:
+        return [rows[name, "ensemble"][metric] - rows[name, "one-vs-all"][metric] for name in sets]
+
+    means = ", ".join(f"{m} {sum(gains(m)) / len(sets):+.2f}" for m in ("P@1", "P@5", "nDCG@5", "macro-F1@5"))
+    falls = [f"{name} {value:+.2f}" for name, value in zip(sets, gains("P@1"), strict=True) if value < 0]
+    where = ", ".join(falls) or "none"
+    return f"Gain over one-vs-all in points, mean of {len(sets)} sets: {means}. P@1 falls on {where}."
+
+
 PARTS = {
     "blend": blend(),
+    "blend-gain": Part("blend", make=gain),
     "lightxml_eurlex57k": lightxml("eurlex57k"),
     "lightxml_tibkat-gnd": lightxml("tibkat-gnd"),
     "head_labels_1000": head_labels(1000),

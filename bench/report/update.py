@@ -22,8 +22,8 @@ def _best(row: Row) -> str:
 PARTS = {
     "update": Part(
         "update",
-        "python -m bench.speed.bench_update debtags eurlex57k; "
-        "python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128",
+        "python -m bench.speed.bench_update debtags eurlex57k` and "
+        "`python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128",
         {
             "set": "set",
             "update": "case",

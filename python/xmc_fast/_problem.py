@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.utils import check_random_state
 
 from xmc_fast import _core
-from xmc_fast._validate import Csr, features, fingerprint, transpose
+from xmc_fast._validate import Csr, aligned, features, fingerprint, transpose
 from xmc_fast._work import Arrays
 from xmc_fast.model import SparseModel
 
@@ -188,4 +188,4 @@ def _positive_cost(weight: Any, counts: npt.NDArray[np.int64], n: int) -> npt.ND
             raise ValueError(f"positive_weight has shape {cost.shape}, expected ({len(counts)},)")
     if not np.all(np.isfinite(cost) & (cost > 0)):
         raise ValueError("positive_weight must be positive and finite")
-    return np.ascontiguousarray(cost)
+    return aligned(cost, np.float32)

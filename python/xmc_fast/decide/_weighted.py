@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import aligned
 from xmc_fast.decide._candidates import check_k, choices, from_torch, probabilities
 from xmc_fast.propensity import checked
 
@@ -54,7 +55,7 @@ def weighted_topk(proba: Any, gains: Any, k: int = 5, *, n_jobs: int | None = No
 
 
 def _vector(name: str, values: Any, n_labels: int) -> Floats:
-    vector = np.ascontiguousarray(from_torch(values), np.float64)
+    vector = aligned(from_torch(values), np.float64)
     if vector.shape != (n_labels,) or not np.isfinite(vector).all():
         raise ValueError(f"{name} must be a finite vector of {n_labels} labels, got shape {vector.shape}")
     return vector

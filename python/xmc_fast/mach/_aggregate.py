@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import aligned
 
 AGGREGATES = {"mean": 0, "unbiased": 0, "min": 1, "median": 2}
 
@@ -50,7 +51,7 @@ def aggregate_topk(
     """
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
-    p, table = np.ascontiguousarray(p, np.float32), np.ascontiguousarray(table, np.uint16)
+    p, table = aligned(p, np.float32), aligned(table, np.uint16)
     if p.ndim != 3 or table.ndim != 2 or p.shape[0] != table.shape[0]:
         raise ValueError(f"p must be (R, n, B) and table (R, L), got {p.shape} and {table.shape}")
     if not 1 <= k <= table.shape[1]:

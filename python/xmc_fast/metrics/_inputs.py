@@ -86,12 +86,12 @@ def ranked(
     elif pred.dtype.kind in "iu":
         if pred.dtype == np.uint64:
             pred = np.minimum(pred, np.iinfo(np.int64).max)
-        ids64 = np.ascontiguousarray(pred, np.int64)
+        ids64 = aligned(pred, np.int64)
         indptr, ids = _core.rank_ids(ids64, truth.shape[1], pairs, k, threads)
     elif pred.dtype == np.float32:
-        indptr, ids = _core.rank_dense_f32(np.ascontiguousarray(pred), pairs, k, threads)
+        indptr, ids = _core.rank_dense_f32(aligned(pred, np.float32), pairs, k, threads)
     else:
-        indptr, ids = _core.rank_dense_f64(np.ascontiguousarray(pred, np.float64), pairs, k, threads)
+        indptr, ids = _core.rank_dense_f64(aligned(pred, np.float64), pairs, k, threads)
     hits = _core.match_hits(truth, indptr, ids, threads)
     return Ranked(truth, indptr, ids, hits, threads)
 
@@ -205,7 +205,7 @@ def label_bins(bins: Any, n_labels: int) -> LabelBins:
     """LabelBins, or whatever frequency_bins takes."""
     if not isinstance(bins, LabelBins):
         bins = frequency_bins(bins)
-    group = np.ascontiguousarray(bins.group, np.int32)
+    group = aligned(bins.group, np.int32)
     if group.shape != (n_labels,):
         raise ValueError(f"bins has shape {group.shape}, expected one value per label ({n_labels})")
     if group.size and (group.min() < -1 or group.max() >= len(bins.names)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr
+from xmc_fast._validate import Csr, aligned
 from xmc_fast.metrics._inputs import truth_and_scores
 
 
@@ -59,8 +59,8 @@ def _sums(Y_true: Any, pred: Any, n_labels: int | None, n_jobs: int | None) -> t
         dtype = np.float32 if values.dtype == np.float32 else np.float64
         scores = Csr(
             np.arange(n + 1, dtype=np.int64) * m,
-            np.ascontiguousarray(ids, np.int32).ravel(),
-            np.ascontiguousarray(values, dtype).ravel(),
+            aligned(ids, np.int32).ravel(),
+            aligned(values, dtype).ravel(),
             truth.shape,
         )
     sums: Any = _core.ranking_sums_f32 if scores.data.dtype == np.float32 else _core.ranking_sums_f64

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, features, to_scipy
+from xmc_fast._validate import Csr, aligned, features, to_scipy
 from xmc_fast.model._storage import Block
 
 PAD = 128  # labels: csrc reads calibrations in whole tiles or strips
@@ -46,8 +46,8 @@ def one_row(x: Any, n_features: int) -> Csr:
         if row.shape[0] != 1:
             raise ValueError(f"x must be one row, got {row.shape[0]}")
         return row
-    columns = np.ascontiguousarray(x[0], np.int32)
-    values = np.ascontiguousarray(x[1], np.float32)
+    columns = aligned(x[0], np.int32)
+    values = aligned(x[1], np.float32)
     if columns.ndim != 1 or columns.shape != values.shape:
         raise ValueError(f"x must be a pair of equal length, got {columns.shape} and {values.shape}")
     if len(columns) and (columns[0] < 0 or columns[-1] >= n_features or (np.diff(columns) <= 0).any()):
@@ -120,9 +120,9 @@ def merge_topk(
         n_labels = max(n_labels, start + P.shape[1])
         lists.append(
             Csr(
-                np.ascontiguousarray(P.indptr, np.int64),
-                np.ascontiguousarray(P.indices + start, np.int32),
-                np.ascontiguousarray(P.data, np.float32),
+                aligned(P.indptr, np.int64),
+                aligned(P.indices + start, np.int32),
+                aligned(P.data, np.float32),
                 (rows, start + P.shape[1]),
             )
         )

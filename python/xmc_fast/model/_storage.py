@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from xmc_fast import _core, _folder
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import to_scipy
+from xmc_fast._validate import aligned, to_scipy
 from xmc_fast.model._tensors import Tensors, checksum, read_tensors, write_tensors
 
 FORMAT = "xmc_fast.sparse_model"
@@ -97,9 +97,9 @@ class Block:
         return Block(
             int(first_label),
             int(matrix.shape[1]),
-            np.ascontiguousarray(matrix.indptr, np.int64),
-            np.ascontiguousarray(matrix.indices, np.int32),
-            np.ascontiguousarray(matrix.data, dtype or np.float32),
+            aligned(matrix.indptr, np.int64),
+            aligned(matrix.indices, np.int32),
+            aligned(matrix.data, dtype or np.float32),
         )
 
 
