@@ -13,15 +13,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
   command -v $tool >/dev/null || apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user
 done
-if [ ! -x "$folder/root/usr/bin/python3.11" ]; then
+if [ ! -x "$folder/sysroot/usr/bin/python3.11" ]; then
   dpkg --add-architecture arm64
   apt-get update -qq
   packages="python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev libc6 libgcc-s1 libstdc++6"
   packages+=" libgomp1 libexpat1 zlib1g libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libcrypt1"
   packages+=" libncursesw6 libtinfo6 libreadline8 libdb5.3 libnsl2 libtirpc3"
-  mkdir -p "$folder/debs" "$folder/root"
+  mkdir -p "$folder/debs" "$folder/sysroot"
   (cd "$folder/debs" && apt-get download -qq $(printf '%s:arm64 ' $packages))
-  for package in "$folder"/debs/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
+  for package in "$folder"/debs/*.deb; do dpkg-deb -x "$package" "$folder/sysroot"; done
 fi
 if [ ! -d "$folder/site" ]; then
   pip install -q --target "$folder/site" --python-version 3.11 --implementation cp --only-binary=:all: --no-compile \
@@ -36,15 +36,15 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 END
 cmake -S "$root" -B "$folder/build" -G Ninja -DXMC_WERROR=ON -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
-  -DCMAKE_CXX_FLAGS="-isystem $folder/root/usr/include" -Dpybind11_DIR="$(python3 -m pybind11 --cmakedir)" \
-  -DPython_EXECUTABLE="$(command -v python3)" -DPython_INCLUDE_DIR="$folder/root/usr/include/python3.11" \
+  -DCMAKE_CXX_FLAGS="-isystem $folder/sysroot/usr/include" -Dpybind11_DIR="$(python3 -m pybind11 --cmakedir)" \
+  -DPython_EXECUTABLE="$(command -v python3)" -DPython_INCLUDE_DIR="$folder/sysroot/usr/include/python3.11" \
   >"$folder/configure.log"
 cmake --build "$folder/build"
 
 # `sys.executable` must start under qemu too: without binfmt a script does it.
 cat >"$folder/python" <<END
 #!/bin/sh
-exec qemu-aarch64 -L "$folder/root" -0 "$folder/python" "$folder/root/usr/bin/python3.11" "\$@"
+exec qemu-aarch64 -L "$folder/sysroot" -0 "$folder/python" "$folder/sysroot/usr/bin/python3.11" "\$@"
 END
 chmod +x "$folder/python"
 rm -rf "$folder/package"
