@@ -4,7 +4,6 @@
 // texts.
 //
 // With libFuzzer (-DXMC_LIBFUZZER) or with the main below: fuzz_analyzer SECONDS [SEED].
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 
 #include "core/rng.h"
 #include "data/tfidf.h"
+#include "drive.h"
 
 namespace {
 
@@ -143,8 +143,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
 
 #if !defined(XMC_LIBFUZZER)
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   static const std::vector<std::string> pieces = {"tea",
                                                   "Green ",
                                                   "a",
@@ -161,20 +159,14 @@ int main(int argc, char** argv) {
                                                   "longer_than_eight_bytes ",
                                                   "\n",
                                                   "12345678 "};
-  xmc::Rng rng(seed);
-  const auto start = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+  return drive(argc, argv, [](xmc::Rng& rng) {
     std::string input{static_cast<char>(rng.below(256)), static_cast<char>(rng.below(256))};
     // now and then more texts than one block holds
     for (uint32_t k = rng.below(rng.below(20) == 0 ? 2000 : 60); k > 0; --k) {
       input += rng.below(10) == 0 ? std::string(1, static_cast<char>(rng.below(256)))
                                   : pieces[rng.below(static_cast<uint32_t>(pieces.size()))];
     }
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-    ++runs;
-  }
-  std::printf("fuzz_analyzer: %lld inputs in %.0f s, seed %llu\n", static_cast<long long>(runs), seconds,
-              static_cast<unsigned long long>(seed));
+    return input;
+  });
 }
 #endif

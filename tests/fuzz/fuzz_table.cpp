@@ -3,7 +3,6 @@
 // byte chooses the format, the second where the blocks meet.
 //
 // With libFuzzer (-DXMC_LIBFUZZER) or with the main below: fuzz_table SECONDS [SEED].
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "core/rng.h"
 #include "data/table.h"
 #include "data/utf8.h"
+#include "drive.h"
 
 namespace {
 
@@ -123,8 +123,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
 
 #if !defined(XMC_LIBFUZZER)
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   static const std::vector<std::string> csv = {"a",  ",",    "\t",      "\n",       "\r\n", "\r",
                                                "\"", "\"\"", "\"x,y\"", "\xc3\xa4", "\xff", "a,b\n"};
   static const std::vector<std::string> json = {"{\"a\":\"x\",\"b\":{\"c\":[1,2]}}\n",
@@ -147,20 +145,14 @@ int main(int argc, char** argv) {
                                                 " ",
                                                 "\xc3\xa4",
                                                 "{\"a\":\"q\",\"b\":{\"c\":[\"y|z\",null]},\"a\":null}\n"};
-  xmc::Rng rng(seed);
-  const auto start = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+  return drive(argc, argv, [](xmc::Rng& rng) {
     std::string input{static_cast<char>(rng.below(16)), static_cast<char>(rng.below(120))};
     const auto& pieces = input[0] & 1 ? json : csv;
     for (uint32_t k = rng.below(40); k > 0; --k) {
       input += rng.below(20) == 0 ? std::string(1, static_cast<char>(rng.below(256)))
                                   : pieces[rng.below(static_cast<uint32_t>(pieces.size()))];
     }
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-    ++runs;
-  }
-  std::printf("fuzz_table: %lld inputs in %.0f s, seed %llu\n", static_cast<long long>(runs), seconds,
-              static_cast<unsigned long long>(seed));
+    return input;
+  });
 }
 #endif

@@ -5,7 +5,6 @@
 // With libFuzzer (clang++ -fsanitize=fuzzer,address,undefined -DXMC_LIBFUZZER) or, with any compiler, with
 // the main below: fuzz_text SECONDS [SEED].
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +17,7 @@
 #include "core/rng.h"
 #include "data/text.h"
 #include "data/write.h"
+#include "drive.h"
 
 namespace {
 
@@ -175,24 +175,16 @@ std::string mutate(std::string text, Rng& rng, const std::vector<std::string>& p
 }  // namespace
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  Rng rng(seed);
   std::vector<std::string> pool = kSeeds;
-  const auto start = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+  return drive(argc, argv, [&pool](Rng& rng) {
     std::string text = mutate(pool[rng.below(static_cast<uint32_t>(pool.size()))], rng, pool);
     const std::string input = static_cast<char>(rng.below(48)) + text;
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
     if (pool.size() < 500) {
       pool.push_back(std::move(text));
     } else {
       pool[kSeeds.size() + rng.below(static_cast<uint32_t>(pool.size() - kSeeds.size()))] = std::move(text);
     }
-    ++runs;
-  }
-  std::printf("fuzz_text: %lld inputs in %.0f s, seed %llu\n", static_cast<long long>(runs), seconds,
-              static_cast<unsigned long long>(seed));
+    return input;
+  });
 }
 #endif

@@ -3,7 +3,6 @@
 // group of four changes an element (which array, where, to what) or a length.
 //
 // With libFuzzer (-DXMC_LIBFUZZER) or with the main below: fuzz_tree SECONDS [SEED].
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "drive.h"
 #include "tree/predict.h"
 
 namespace {
@@ -184,19 +184,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
 
 #if !defined(XMC_LIBFUZZER)
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
-  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  xmc::Rng rng(seed);
-  const auto start = std::chrono::steady_clock::now();
-  int64_t runs = 0;
-  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+  const int result = drive(argc, argv, [](xmc::Rng& rng) {
     std::string input(2 + 4 * rng.below(4), '\0');
     for (char& c : input) c = static_cast<char>(rng.below(256));
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-    ++runs;
-  }
-  std::printf("fuzz_tree: %lld inputs in %.0f s, %lld of them searched, seed %llu\n",
-              static_cast<long long>(runs), seconds, static_cast<long long>(searched),
-              static_cast<unsigned long long>(seed));
+    return input;
+  });
+  std::printf("%lld of them searched\n", static_cast<long long>(searched));
+  return result;
 }
 #endif
