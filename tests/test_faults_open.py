@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 import xmc_fast
-from bench.experiments import mutations
+from bench.experiments import mutate, mutations
 from xmc_fast import _folder
 from xmc_fast._folder import ModelFormatError, count, file_in, part_of
 from xmc_fast._threads import resolve_threads
@@ -57,10 +57,10 @@ def change(made, tmp_path):
             function(value)
             path.write_text(json.dumps(value))
         else:
-            tensors = mutations.Tensors(path)
+            tensors = mutate.Tensors(path)
             function(tensors.arrays)
             tensors.write(path)
-            mutations.refresh(folder)
+            mutate.refresh(folder)
         return folder
 
     return make
