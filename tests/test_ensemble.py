@@ -129,6 +129,18 @@ def test_a_damaged_folder_is_refused(change, tmp_path):
         xmc_fast.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    "change", [{"n_neighbours": "3"}, {"n_neighbours": 2.5}, {"power": "x"}, {"power": -1.0}]
+)
+def test_damaged_parameters_of_neighbours_are_refused(change, tmp_path):
+    Neighbours(4).fit(*problem()).save(tmp_path / "m")
+    manifest = json.loads((tmp_path / "m/manifest.json").read_text())
+    manifest["params"] |= change
+    (tmp_path / "m/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(xmc_fast.model.ModelFormatError, match=next(iter(change))):
+        xmc_fast.load(tmp_path / "m")
+
+
 def test_damaged_labels_of_neighbours_are_refused(tmp_path):
     X, Y = problem()
     Neighbours(4).fit(X, Y).save(tmp_path / "m")

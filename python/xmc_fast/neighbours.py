@@ -12,7 +12,16 @@ from sklearn.base import BaseEstimator
 from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_fast._folder import file_in, opening, part_of, read_manifest, replace_folder, write_manifest
+from xmc_fast._folder import (
+    ModelFormatError,
+    count,
+    file_in,
+    opening,
+    part_of,
+    read_manifest,
+    replace_folder,
+    write_manifest,
+)
 from xmc_fast._validate import features, labels, to_scipy
 from xmc_fast.knn import recover_labels
 from xmc_fast.model import OneRow, SparseModel
@@ -134,7 +143,11 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
 def _load(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verify: bool) -> Neighbours:
     manifest = read_manifest(directory, _KIND, required=("params", "n_labels"))
     folder = Path(directory)
-    model: Neighbours = cls(**manifest["params"])
+    params = manifest["params"]
+    power = params.get("power")
+    if not isinstance(power, float) or not 0 <= power < np.inf:
+        raise ModelFormatError(f"{folder}: damaged, power must be a number of at least 0, got {power!r}")
+    model: Neighbours = cls(count(params.get("n_neighbours"), "n_neighbours", 1), power=power)
     model.rows_ = SparseModel.load(part_of(folder, _ROWS), mmap=mmap, verify=verify)
     found, _ = read_tensors(file_in(folder, _LABELS), map_file=mmap, verify=verify)
     shape = model.rows_.n_labels, int(manifest["n_labels"])
