@@ -10,7 +10,15 @@
 #include "core/buffer.h"
 #include "core/parallel.h"
 
-#if defined(__linux__)
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#endif
+#include <windows.h>
+
+#include <bit>
+#elif defined(__linux__)
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -186,6 +194,10 @@ int available_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#elif defined(_WIN32)
+  DWORD_PTR process = 0, system = 0;  // both 0 if the process runs in several groups of 64 CPUs
+  if (GetProcessAffinityMask(GetCurrentProcess(), &process, &system) && process)
+    return std::popcount(process);
 #endif
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

@@ -1,5 +1,5 @@
 // Rows as a linear model sees them: scaled to length 1, then extended by a constant feature. Training
-// (linear/prepare.cpp) and prediction (predict/rows.cpp) share this one implementation.
+// (linear/prepare.cpp) and prediction (predict/row_batch.cpp) share this one implementation.
 #pragma once
 
 #include <cmath>

@@ -71,7 +71,9 @@ SimdLevel simd_level() {
   const int level = active.load(std::memory_order_relaxed);
   if (level != kUnset) return static_cast<SimdLevel>(level);
   const char* wanted = std::getenv("XMC_SIMD");
-  force_simd_level(wanted && *wanted ? simd_from_name(wanted) : simd_supported());
+  const SimdLevel first = checked(wanted && *wanted ? simd_from_name(wanted) : simd_supported());
+  int unset = kUnset;  // a thread that has forced a level meanwhile wins
+  active.compare_exchange_strong(unset, static_cast<int>(first));
   return static_cast<SimdLevel>(active.load(std::memory_order_relaxed));
 }
 

@@ -1,17 +1,23 @@
 #!/bin/sh
 # Compiles and links the CUDA kernels: csrc/cuda/build.sh [out.so [table.md]]
-# sm_75 to sm_120 + PTX of the newest; static cudart, so that the library loads on machines without CUDA.
+# sm_75 to sm_120 (those that nvcc knows; XMC_CUDA_ARCHS) + PTX of the newest; static cudart, so that the library loads
+# on machines without CUDA.
 # Prints the ptxas report (registers, spills, shared memory) as a Markdown table; a spill is an error. A second
 # argument takes the short form of it, a row per kernel: csrc/cuda/registers.md is made so.
 set -e
 cd "$(dirname "$0")/../.."
 out=${1:-python/xmc_fast/libxmc_cuda.so}
+nvcc=${XMC_NVCC:-nvcc}
+known=$("$nvcc" --list-gpu-code)  # an older nvcc does not know the newest
 codes=
-for arch in ${XMC_CUDA_ARCHS:-75 80 86 89 90 100 120}; do codes="$codes -gencode arch=compute_$arch,code=sm_$arch"; done
+for one in ${XMC_CUDA_ARCHS:-75 80 86 89 90 100 120}; do
+  case " $(echo $known) " in *" sm_$one "*) arch=$one codes="$codes -gencode arch=compute_$one,code=sm_$one" ;; esac
+done
+[ -n "$codes" ] || { echo "nvcc knows none of the architectures, only $(echo $known)" >&2; exit 1; }
 log=$(mktemp)
 trap 'rm -f "$log" "$log.table"' EXIT
 # shellcheck disable=SC2086
-nvcc -O3 -std=c++17 -Icsrc -Xcompiler -fPIC,-fvisibility=hidden -shared -cudart static $codes \
+"$nvcc" -O3 -std=c++17 -Icsrc -Xcompiler -fPIC,-fvisibility=hidden -shared -cudart static $codes \
   -gencode arch=compute_${arch},code=compute_${arch} -Xptxas -v,--warn-on-spills -t 2 \
   csrc/fanin/forward.cu csrc/fanin/backward.cu csrc/decide/weighted_topk.cu csrc/gather/gather_dot.cu csrc/mach/mach.cu -o "$out" 2>"$log" || { cat "$log" >&2; exit 1; }
 awk '
@@ -31,7 +37,7 @@ printf '| kernel | arch | registers | spilled bytes | shared bytes |\n|---|---|-
 cat "$log.table"
 ! grep -v '| 0 | [0-9]* |$' "$log.table" >&2
 [ -z "$2" ] || {
-  echo "Registers per thread (ptxas of nvcc $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')), no spills."
+  echo "Registers per thread (ptxas of nvcc $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')), no spills."
   echo 'Made by `csrc/cuda/build.sh out.so csrc/cuda/registers.md`.'
   echo
   awk -F' *[|] *' '

@@ -22,12 +22,12 @@ if [ "${1:-}" = short ]; then
   grep -q "data race" "$build/race" && echo "the race made on purpose was reported"
   exit
 fi
-cmake -S . -B "$build" -G Ninja -DXMC_SANITIZE=thread -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" >/dev/null
+cmake -S . -B "$build" -G Ninja -DXMC_SANITIZE=thread -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" ${CMAKE_ARGS:-} >/dev/null
 nice cmake --build "$build" >/dev/null
 rm -rf "$build/package"
 mkdir "$build/package"
 cp -r python/xmc_fast "$build/package/"
 cp "$build"/_core*.so "$build/package/xmc_fast/"
-[ $# -gt 0 ] || set -- tests/test_core.py tests/test_faults.py -k 'parallel_for or eight_threads'
+[ $# -gt 0 ] || set -- tests/test_core.py tests/test_faults.py tests/test_threads.py -k 'parallel_for or eight_threads or test_threads'
 PYTHONPATH="$build/package:$PWD" LD_PRELOAD="$("${CXX:-c++}" -print-file-name=libtsan.so)" OMP_NUM_THREADS=4 \
   python -m pytest -q -p no:cacheprovider "$@"
