@@ -297,11 +297,11 @@ def test_same_seed_same_bits_also_when_resumed(folder, tmp_path, monkeypatch):
     steps = []
     loss = _lightxml_fit.both_losses
 
-    def stop(net, batch):
+    def stop(net, batch, rank_weight):
         steps.append(1)
         if len(steps) == 12:  # in the second of three epochs
             raise Stopped
-        return loss(net, batch)
+        return loss(net, batch, rank_weight)
 
     monkeypatch.setattr(_lightxml_fit, "both_losses", stop)
     with pytest.raises(Stopped):

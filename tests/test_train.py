@@ -285,3 +285,15 @@ def test_a_failing_validation_leaves_the_trained_weights():
             model, lambda m, rows: ((m(x[rows]) - y[rows]) ** 2).mean(), 32, torch.from_numpy, validate
         )
     assert torch.equal(model.weight, seen[-1])
+
+
+def test_an_interrupt_leaves_gradients_on():
+    def loss(model, rows):
+        torch.set_grad_enabled(False)  # as when Ctrl-C hits the end of torch.no_grad
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(lambda m: torch.optim.SGD(m.parameters(), 0.1)).fit(
+            torch.nn.Linear(1, 1), loss, 1, lambda r: r
+        )
+    assert torch.is_grad_enabled()

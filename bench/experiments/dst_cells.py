@@ -1,4 +1,4 @@
-"""The cells of experiment_dst.py: experiment -> name of the output layer -> parameters.
+"""The cells of dst.py: experiment -> name of the output layer -> parameters.
 
 They are those of SparseClassifier, on texts where these are cut to ``max_length``; "rewire" has the
 parameters of Rewire. An epoch less or a rate is never chosen by a test score: what was tried on held-out rows is

@@ -1,4 +1,4 @@
-"""The data of experiment_dst.py: training rows and labels, rows and labels to measure on."""
+"""The data of dst.py: training rows and labels, rows and labels to measure on."""
 
 from __future__ import annotations
 

@@ -65,6 +65,11 @@ CELLS = {  # what the table says, and what differs from SETTINGS
     ),
     "random": ("clusters, random negatives drawn once", {"negatives": "random"}),
     "fan-in": ("clusters, dynamic, label table with fan-in 32", {"fan_in": 32}),
+    "frozen": (
+        "clusters, dynamic, the lower 4 of 6 layers frozen, their output computed once",
+        {"frozen_layers": 4},
+    ),
+    "lora": ("clusters, dynamic, encoder by additions of rank 8", {"lora": 8}),
     "cold": ("clusters, dynamic, without warm-up", {"warmup_epochs": 0}),
 }
 FILE = KEPT / "lightxml_accuracy.json"

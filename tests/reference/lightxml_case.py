@@ -31,6 +31,7 @@ def make(folder, **options):
         "max_leaf": 4,
         "beam": 2,
         "bottleneck": 8,
+        "warmup_epochs": 0,
         "epochs": 2,
         "lr": 5e-3,
         "head_lr": 2e-2,

@@ -20,7 +20,10 @@ TRAINER = {
     "batch_size": "texts per step",
     "lr": "learning rate of the encoder",
     "precision": "fp32, bf16 or fp16",
-    "swa_start": "average the weights from this epoch on",
+    "swa_start": "average the weights from this epoch on; auto: in the second half of long runs",
+    "frozen_layers": "lower layers of the encoder that stay as they are and are computed once",
+    "lora": "train additions of this rank to the encoder instead of its weights",
+    "layer_cache": "keep what the frozen layers give in this folder",
     "token_cache": "keep the tokens of the texts in this folder",
     "device": '"cpu", "cuda", ...; auto is CUDA if there is one',
 }

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 # ruff: noqa: F401
 if TYPE_CHECKING:  # for type checkers and the documentation: all of them are imported on first use
     from xmc_fast.nn import (
+        export,
         fanin,
         gather_dot,
         losses,
         ops,
         optim,
+        quantize,
         rewire,
         schedule,
         sparse_input,
@@ -33,7 +35,11 @@ if TYPE_CHECKING:  # for type checkers and the documentation: all of them are im
         sparse_bce,
         sparse_squared_hinge,
     )
+    from xmc_fast.nn.heads import EncoderForLabels, LabelLoss, pad_labels
+    from xmc_fast.nn.quantize import Int8FanInLinear, quantize_
     from xmc_fast.nn.rewire import Rewire
+    from xmc_fast.nn.sharded import ShardedFanInLinear
+    from xmc_fast.nn.softmax import fused_cross_entropy
     from xmc_fast.nn.sparse_input import CsrBatches, CsrRows, RowAdam, SparseInputLinear, csr_batches
     from xmc_fast.nn.tokens import load_encoder, tokenize
     from xmc_fast.nn.train import Trainer
@@ -45,24 +51,33 @@ _LAZY = {
     "CsrRows": "sparse_input",
     "Declare": "_declare",
     "DenseHeadSparseTail": "fanin",
+    "EncoderForLabels": "heads",
     "ExtremeClassifier": "_classifier",
     "FixedFanInLinear": "fanin",
     "GroupSharedLinear": "fanin",
+    "Int8FanInLinear": "quantize",
+    "LabelLoss": "heads",
     "LightXML": "_lightxml",
     "LightXMLEnsemble": "_lightxml_ensemble",
     "Rewire": "rewire",
     "RowAdam": "sparse_input",
+    "ShardedFanInLinear": "sharded",
     "SparseClassifier": "_classifier",
     "SparseInputLinear": "sparse_input",
     "Trainer": "train",
     "csr_batches": "sparse_input",
+    "export": "",
     "fanin": "",
+    "fused_cross_entropy": "softmax",
     "gather_dot": "",
     "load_encoder": "tokens",
     "losses": "",
     "mined_squared_hinge": "_mining",
     "ops": "",
     "optim": "",
+    "pad_labels": "heads",
+    "quantize": "",
+    "quantize_": "quantize",
     "rewire": "",
     "schedule": "",
     "sparse_bce": "fanin",

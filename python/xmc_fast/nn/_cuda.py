@@ -1,7 +1,8 @@
 """The compiled CUDA library: one table of its functions and argument structures, one way to call them.
 
-``csrc/cuda/build.sh`` compiles and links the kernels for sm_75 to sm_120 into ``libxmc_cuda.so`` beside this
-package; operators are registered for CUDA tensors where that file exists. The kernels are checked on the CPU from
+``csrc/cuda/build.sh`` compiles and links the kernels for sm_75 to sm_120 into ``libxmc_cuda.so`` beside the core;
+a build where nvcc is does that by itself, so that one package serves CPU and GPU. Operators are registered for CUDA
+tensors where that file exists; it is loaded at the first call. The kernels are checked on the CPU from
 the same source (tests/test_cuda_host.py); **their speed on a GPU has not been measured.**
 """
 
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LIBRARY = Path(__file__).parents[1] / "libxmc_cuda.so"
+from xmc_fast import _core
+
+LIBRARY = Path(_core.__file__).parent / "libxmc_cuda.so"
 
 _C = {
     "p": ctypes.c_void_p,
@@ -64,15 +68,20 @@ STRUCTURES: dict[str, Any] = {name: _structure(name, fields) for name, fields in
 
 
 class Library:
-    """The functions of the compiled library at ``path``."""
+    """The functions of the compiled library at ``path``, which is loaded when one is first called."""
 
     def __init__(self, path: Path) -> None:
-        self._library = ctypes.CDLL(str(path))
+        self._path = path
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        library = ctypes.CDLL(str(self._path))
         for name, arguments in _FUNCTIONS.items():
-            function = self._function(name)
+            function = getattr(library, f"xmc_{name}")
             function.argtypes, function.restype = [_C[a] for a in arguments + "p"], ctypes.c_int
-        parts = self._function("fanin_loss_parts")
+        parts = library.xmc_fanin_loss_parts
         parts.argtypes, parts.restype = [ctypes.c_int64], ctypes.c_int64
+        return library
 
     def run(self, name: str, like: Tensor, *arguments: Any) -> None:
         """Launch on the stream of ``like``. Tensors are passed by address, structures by reference."""

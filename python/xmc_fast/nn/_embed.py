@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xmc_fast import _validate
+from xmc_fast.nn._layers import layers_of
 from xmc_fast.nn.sparse_input import CsrRows, SparseInputLinear, csr_batches
 from xmc_fast.nn.tokens import Encoder, Tokens, cls_last, tokenize
 from xmc_fast.nn.train import Fetch
@@ -108,13 +109,15 @@ class TextEmbedding(nn.Module):
 def own_copy(encoder: Encoder, frozen_layers: int) -> Encoder:
     """A copy of an encoder to train, without its embeddings and first ``frozen_layers`` layers (-1: nothing)."""
     model = copy.deepcopy(encoder.model)
-    depth = int(getattr(model.config, "num_hidden_layers", 0))
-    stack = next((m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
-    if frozen_layers and (stack is None or not -1 <= frozen_layers <= depth):
-        raise ValueError(f"frozen_layers must be in [-1, {depth}], the encoder's layers, got {frozen_layers}")
-    if frozen_layers:
-        model.requires_grad_(False)
-    if frozen_layers > 0 and stack is not None:
+    if not frozen_layers:
+        return Encoder(model, encoder.tokenizer)
+    stack = layers_of(model)
+    if not -1 <= frozen_layers <= len(stack):
+        raise ValueError(
+            f"frozen_layers must be in [-1, {len(stack)}], the encoder's layers, got {frozen_layers}"
+        )
+    model.requires_grad_(False)
+    if frozen_layers > 0:
         stack[frozen_layers:].requires_grad_(True)
     return Encoder(model, encoder.tokenizer)
 

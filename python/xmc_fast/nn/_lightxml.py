@@ -27,6 +27,7 @@ from xmc_fast.model._names import check_names
 from xmc_fast.nn import _lightxml_fit as fitting
 from xmc_fast.nn import _lightxml_store as store
 from xmc_fast.nn._estimator import NeuralEstimator
+from xmc_fast.nn._lightxml_defaults import Chosen, beam_of, choose
 from xmc_fast.nn._lightxml_net import LightXMLNet
 from xmc_fast.nn.tokens import Encoder, Tokens, cls_last, load_encoder, tokenize
 from xmc_fast.nn.train import autocast, resolve_device, to_device
@@ -49,7 +50,8 @@ class LightXML(NeuralEstimator):
     mode : {"auto", "flat", "clusters"}
         "flat" is a cluster per label, the generator alone; "auto" takes it up to 32,768 labels.
     max_leaf, beam : int
-        The most labels of a cluster, and the clusters whose labels are ranked.
+        The most labels of a cluster, and the clusters whose labels are ranked: by default 10, from 300,000 labels on
+        32, from 600,000 on 75.
     bottleneck : int
         Dims of the label embeddings.
     layers, dropout : int, float
@@ -72,8 +74,8 @@ class LightXML(NeuralEstimator):
     warmup_epochs : int
         Train generator and discriminator alone for so many epochs first, on the vectors of the encoder as it
         comes, which are computed once (in memory: texts x layers x hidden floats). Cheap, and what follows
-        starts from heads that make sense; worth it for few texts, with a ``head_lr`` of about 2e-3. With
-        ``epochs=0`` the encoder keeps its pretrained weights.
+        starts from heads that make sense. By default about 1,250 steps, at most 10 epochs, and none from 20,000 steps
+        of ``epochs`` on. With ``epochs=0`` the encoder keeps its pretrained weights.
     cooldown_epochs : int
         The same at the end, on the vectors of the encoder as trained: the label table, of which a step touches a few
         rows only, lags behind an encoder that changes. Worth it after few epochs. Not for static negatives, whose
@@ -82,11 +84,24 @@ class LightXML(NeuralEstimator):
         Of the training: AdamW, no decay on biases and normalisation; SparseAdam for the label table.
     schedule : {"constant", "linear", "cosine"} or function
         Of the rates, in each phase.
-    precision, accumulate, clip_norm, swa_start, patience, monitor, callbacks
+    precision, accumulate, clip_norm, patience, monitor, callbacks, workers
         As for `xmc_fast.nn.Trainer`; ``precision`` holds for predictions, too.
+    swa_start : "auto", None or int
+        As for `xmc_fast.nn.Trainer`; "auto" averages the second half of a run of 20,000 steps or more.
     head_lr : float, optional
-        Rate of everything but the encoder; by default ``lr``, as in the paper, which takes many steps. Heads
-        start from random weights: for a few hundred or thousand steps 1e-3 to 5e-3 is better.
+        Rate of everything but the encoder. Heads start from random weights: by default the rate is that of the paper,
+        ``lr``, from 20,000 steps on, and higher for fewer steps (20,000 / steps times, at most 20 times).
+    rank_weight : float
+        Of the discriminator's loss. Both losses are sums over labels per text, so that their relation does not depend
+        on the numbers of clusters and candidates.
+    frozen_layers : int
+        The embeddings and so many lower layers keep their pretrained weights. What they give is computed once (2 bytes
+        x hidden a token, in a file of ``layer_cache``, or a temporary one); a step runs the upper layers only.
+    lora : int, optional
+        Train additions of that rank to the query and value weights of the encoder, nothing else of it (LoRA), with
+        ``head_lr``. They become part of its weights at the end.
+    gradient_checkpointing : bool
+        Compute activations again in the backward pass: less memory, about a third more time.
     random_state : int
         Seeds the clustering, the weights and the order of the texts.
     device, n_jobs, token_cache
@@ -112,7 +127,7 @@ class LightXML(NeuralEstimator):
     encoder: str | os.PathLike[str] | Encoder = field(kw_only=False)
     mode: str = "auto"
     max_leaf: int = 80
-    beam: int = 10
+    beam: int | None = None
     bottleneck: int = 400
     layers: int = 5
     dropout: float = 0.5
@@ -122,13 +137,20 @@ class LightXML(NeuralEstimator):
     group_size: int = 16
     negatives: str = "dynamic"
     max_length: int = 128
-    warmup_epochs: int = 0
+    warmup_epochs: int | None = None
     cooldown_epochs: int = 0
     epochs: int = 10
     batch_size: int = 16
     lr: float = 1e-4
     head_lr: float | None = None
     weight_decay: float = 0.01
+    swa_start: str | int | None = "auto"  # type: ignore[assignment]
+    rank_weight: float = 1.0
+    frozen_layers: int = 0
+    lora: int | None = None
+    gradient_checkpointing: bool = False
+    layer_cache: str | os.PathLike[str] | None = None
+    workers: int = 0
     n_jobs: int | None = None
     token_cache: str | os.PathLike[str] | None = None
 
@@ -175,31 +197,58 @@ class LightXML(NeuralEstimator):
         self.net_, self.tokenizer_ = net, loaded.tokenizer
         tokens = self._tokens(texts, cache=self.token_cache, warn=True)
         data = fitting.Data(
-            tokens, fitting.by_place(y, tree.order), tree.offsets, min(self.beam, len(tree.offsets) - 1)
+            tokens, fitting.by_place(y, tree.order), tree.offsets, min(self._beam(), len(tree.offsets) - 1)
         )
         if validation is not None:
             held_out = self._check(validation[0], _named(validation[1], self.label_names_)[0])
             ones = np.ones(len(held_out.indices), np.float32)
             validation = validation[0], to_scipy(held_out.indptr, held_out.indices, ones, held_out.shape)
-        trainer = partial(self._phase, checkpoint, checkpoint_every, log)
-        options = [f.name for f in fields(fitting.Recipe) if f.name not in ("trainer", "head_lr")]
+        chosen = self._chosen(len(texts))
+        trainer = partial(self._phase, checkpoint, checkpoint_every, log, chosen.swa_start)
+        options = {f.name for f in fields(fitting.Recipe)} - {"trainer", "head_lr", "warmup_epochs"}
         how = fitting.Recipe(
             trainer=trainer,
-            head_lr=self.head_lr or self.lr,
+            head_lr=chosen.head_lr,
+            warmup_epochs=chosen.warmup_epochs,
             **{name: getattr(self, name) for name in options},
         )
         self.history_ = fitting.run(net, data, how, self._validator(validation))
         return self
 
     def _phase(
-        self, checkpoint: Any, every: int | None, log: Any, made: Any, phase: str, **changes: Any
+        self,
+        checkpoint: Any,
+        every: int | None,
+        log: Any,
+        average: int | None,
+        made: Any,
+        phase: str,
+        **changes: Any,
     ) -> Any:
         """The training loop of a phase; each has files of its own."""
         suffix = f".{phase}" if phase else ""
         files = {"checkpoint": checkpoint, "log": log}
         files = {name: f"{os.fspath(path)}{suffix}" if path else None for name, path in files.items()}
         device = self.net_.offsets.device
-        return self._trainer(made, device=device, checkpoint_every=every, **files, **changes)
+        options = {"device": device, "swa_start": average, "workers": self.workers, **files, **changes}
+        return self._trainer(made, checkpoint_every=every, **options)
+
+    def _chosen(self, n_texts: int) -> Chosen:
+        """What was left open, by the steps of the run."""
+        names = ("epochs", "batch_size", "accumulate", "lr")
+        chosen = choose(n_texts, **{name: getattr(self, name) for name in names})
+        if self.head_lr is not None:
+            chosen = chosen._replace(head_lr=self.head_lr)
+        if self.warmup_epochs is not None:
+            chosen = chosen._replace(warmup_epochs=self.warmup_epochs)
+        if isinstance(self.swa_start, str):
+            if self.swa_start != "auto":
+                raise ValueError(f'swa_start must be "auto", an epoch or None, got {self.swa_start!r}')
+            return chosen
+        return chosen._replace(swa_start=self.swa_start)
+
+    def _beam(self) -> int:
+        return beam_of(self.n_labels_) if self.beam is None else self.beam
 
     def predict(
         self, texts: Sequence[str], k: int = 5, *, proba: bool = False, n_jobs: int | None = None
@@ -255,7 +304,9 @@ class LightXML(NeuralEstimator):
         for row in range(len(texts)):
             inputs = to_device(tokens.batch(np.array([row])), net.offsets.device)
             with torch.no_grad():
-                chosen = net.choose(net.recall(net.represent(inputs)), min(self.beam, len(net.offsets) - 1))
+                chosen = net.choose(
+                    net.recall(net.represent(inputs)), min(self._beam(), len(net.offsets) - 1)
+                )
                 places = net.candidates(chosen)[0].cpu().numpy()
             found.append(np.sort(self.order_[places[places >= 0]]))
         return found
@@ -301,13 +352,17 @@ class LightXML(NeuralEstimator):
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("max_leaf", "beam", "bottleneck", "layers"):
-            if getattr(self, name) < 1:
+        for name in ("max_leaf", "beam", "bottleneck", "layers", "lora"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.warmup_epochs, self.epochs) < 0 or self.warmup_epochs + self.epochs < 1:
+        warmup = 1 if self.warmup_epochs is None else self.warmup_epochs
+        if min(warmup, self.epochs) < 0 or warmup + self.epochs < 1:
             raise ValueError(
                 f"epochs and warmup_epochs must not be negative or both 0, got {self.epochs} and {self.warmup_epochs}"
             )
+        for name in ("rank_weight", "frozen_layers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.cooldown_epochs < 0:
             raise ValueError(f"cooldown_epochs must not be negative, got {self.cooldown_epochs}")
         y = labels(Y)
@@ -359,7 +414,7 @@ class LightXML(NeuralEstimator):
         net = self._fitted()
         device = net.offsets.device
         with autocast(self.precision, device):
-            scores, places = net.best(to_device(inputs, device), k, min(self.beam, len(net.offsets) - 1))
+            scores, places = net.best(to_device(inputs, device), k, min(self._beam(), len(net.offsets) - 1))
         found, place = scores.float().cpu().numpy(), places.cpu().numpy()
         ids = np.where(place >= 0, self.order_[place], -1).astype(np.int64)
         # one integer per candidate orders like (score descending, label ascending): scores are >= 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from xmc_fast._validate import Csr, to_scipy
-from xmc_fast.nn._lightxml_net import LightXMLNet
+from xmc_fast.nn._layers import States, frozen, low_rank, lower_parts
+from xmc_fast.nn._lightxml_net import LightXMLNet, cluster_scores
 from xmc_fast.nn.tokens import Tokens, pad_rows
-from xmc_fast.nn.train import Trainer, Validate, autocast
+from xmc_fast.nn.train import Trainer, Validate, autocast, gradients_as_before
 
 History = list[dict[str, float]]
 
@@ -56,8 +59,8 @@ class Vectors:
 class Data:
     """Texts as tokens and their positives by place.
 
-    With ``static`` (n, beam; best first) the negatives of each text come from these clusters. With ``vectors``
-    batches hold those in place of the tokens.
+    With ``static`` (n, beam; best first) the negatives of each text come from these clusters. With ``vectors`` or
+    ``states`` batches hold those in place of the tokens.
     """
 
     tokens: Tokens
@@ -66,6 +69,7 @@ class Data:
     beam: int
     static: npt.NDArray[np.int64] | None = None
     vectors: Vectors | None = None
+    states: States | None = None
 
     @property
     def n_clusters(self) -> int:
@@ -96,7 +100,10 @@ class Data:
     def fetch(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
         """A batch; ``k`` clusters are enough for the ``beam`` best and for every positive."""
         positives, _ = pad_rows(self.y.indices, self.y.indptr, rows, -1)
-        inputs = self.tokens.batch(rows) if self.vectors is None else {"vectors": self.vectors[rows]}
+        if self.vectors is not None:
+            inputs = {"vectors": self.vectors[rows]}
+        else:
+            inputs = (self.tokens if self.states is None else self.states).batch(rows)
         batch: dict[str, Any] = {"inputs": inputs, "positives": torch.from_numpy(positives)}
         batch["k"] = max(self.beam, int(self.true_clusters[rows].max()))
         if self.static is not None:
@@ -104,16 +111,12 @@ class Data:
         return batch
 
 
-def both_losses(net: Any, batch: dict[str, Any]) -> tuple[Tensor, dict[str, float]]:
-    """L = L_g + L_d; negatives of the generator as it is now, or the batch's fixed ones."""
-    e = net.represent(batch["inputs"])
-    logits = net.recall(e)
-    recall = net.recall_loss(logits, batch["positives"])
-    if net.flat:
-        return recall, {}
-    chosen = net.choose(_scores(batch, logits), batch["k"], batch["positives"])
-    rank = net.rank_loss(e, chosen, batch["positives"])
-    return recall + rank, {"recall": float(recall.detach()), "rank": float(rank.detach())}
+def both_losses(
+    net: Any, batch: dict[str, Any], rank_weight: float = 1.0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """L = L_g + rank_weight L_d."""
+    result: tuple[Tensor, dict[str, Tensor]] = net(batch, rank_weight)
+    return result
 
 
 def recall_only(net: Any, batch: dict[str, Any]) -> Tensor:
@@ -126,28 +129,21 @@ def rank_only(net: Any, batch: dict[str, Any]) -> Tensor:
     """L_d on the batch's fixed clusters."""
     e = net.represent(batch["inputs"], rank=True)
     empty = torch.zeros(len(e), len(net.offsets) - 1, device=e.device)
-    chosen = net.choose(_scores(batch, empty), batch["k"], batch["positives"])
+    chosen = net.choose(cluster_scores(batch, empty), batch["k"], batch["positives"])
     loss: Tensor = net.rank_loss(e, chosen, batch["positives"])
     return loss
 
 
-def _scores(batch: dict[str, Any], logits: Tensor) -> Tensor:
-    """What clusters are chosen by."""
-    if "static" not in batch:
-        return logits
-    fixed: Tensor = batch["static"]
-    rank = torch.arange(fixed.shape[1], 0, -1, device=fixed.device, dtype=torch.float32)
-    return torch.zeros_like(logits).scatter(1, fixed, rank.expand(fixed.shape))
-
-
 def optimizers(net: Any, *, lr: float, head_lr: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """AdamW without decay on biases and normalisation, SparseAdam for the label table; frozen parts left out."""
-    table = [] if net.table is None or not net.table.weight.requires_grad else [net.table.weight]
+    sparse = net.table is not None and net.table.sparse_grad and net.table.weight.requires_grad
+    table = [net.table.weight] if sparse else []
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad or any(parameter is t for t in table):
             continue
-        rate = lr if name.startswith(("encoder.", "rank_encoder.")) else head_lr
+        pretrained = name.startswith(("encoder.", "rank_encoder.")) and ".parametrizations." not in name
+        rate = lr if pretrained else head_lr
         decay = 0.0 if parameter.dim() < 2 else weight_decay
         groups.setdefault((rate, decay), []).append(parameter)
     made = [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
@@ -172,8 +168,14 @@ class Recipe:
     precision: str
     batch_size: int
     random_state: int
+    rank_weight: float
+    frozen_layers: int
+    lora: int | None
+    gradient_checkpointing: bool
+    layer_cache: str | os.PathLike[str] | None
 
 
+@gradients_as_before()
 def run(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
     """Train the network in place, phase by phase."""
     _start_at_frequencies(net, data)
@@ -187,12 +189,11 @@ def run(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) ->
 
 def _together(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
     """Generator and discriminator, with the heads alone before and after."""
-    history = _heads(
-        net, data, how, both_losses, None if how.epochs else validate, "warmup", how.warmup_epochs
-    )
-    history += _train(net, data, how, both_losses, validate, "", how.epochs)
+    loss = partial(both_losses, rank_weight=how.rank_weight)
+    history = _heads(net, data, how, loss, None if how.epochs else validate, "warmup", how.warmup_epochs)
+    history += _whole(net, data, how, loss, validate, "")
     cooldown = how.cooldown_epochs if how.epochs else 0
-    return history + _heads(net, data, how, both_losses, validate, "cooldown", cooldown)
+    return history + _heads(net, data, how, loss, validate, "cooldown", cooldown)
 
 
 def _one_after_the_other(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
@@ -200,15 +201,46 @@ def _one_after_the_other(net: LightXMLNet, data: Data, how: Recipe, validate: Va
     history = _heads(
         net, data, how, recall_only, None if how.epochs else validate, "warmup", how.warmup_epochs
     )
-    history += _train(net, data, how, recall_only, None, "recall", how.epochs)
+    history += _whole(net, data, how, recall_only, None, "recall")
     vectors = Vectors(net, data.tokens, how.precision)
     data = replace(data, static=_recalled(net, data, vectors, 4 * how.batch_size))
     if how.negatives == "static_copy":
         net.add_rank_encoder()
     else:
         data = replace(data, vectors=vectors)  # the encoder does not change any more
+    workers: dict[str, int] = {} if how.negatives == "static_copy" else {"workers": 0}
     with frozen(net.encoder, net.generator):
-        return history + _train(net, data, how, rank_only, validate, "", how.warmup_epochs + how.epochs)
+        epochs = how.warmup_epochs + how.epochs
+        return history + _train(net, data, how, rank_only, validate, "", epochs, **workers)
+
+
+def _whole(
+    net: LightXMLNet, data: Data, how: Recipe, loss: Any, validate: Validate | None, phase: str
+) -> History:
+    """The encoder and the heads: all of it, its upper layers on the states of the frozen ones, or a low rank."""
+    if not how.epochs:
+        return []
+    encoder = net.encoder
+    if how.frozen_layers and data.states is None:
+        with contextlib.nullcontext(how.layer_cache) if how.layer_cache else TemporaryDirectory() as folder:
+            states = States(
+                encoder,
+                how.frozen_layers,
+                data.tokens,
+                precision=how.precision,
+                folder=str(folder),
+                batch_size=how.batch_size,
+            )
+            return _whole(net, replace(data, states=states), how, loss, validate, phase)
+    if how.gradient_checkpointing:
+        encoder.gradient_checkpointing_enable({"use_reentrant": False})
+    lower = lower_parts(encoder, how.frozen_layers) if how.frozen_layers else []
+    try:
+        with frozen(*lower), low_rank(encoder, how.lora, how.frozen_layers):
+            return _train(net, data, how, loss, validate, phase, how.epochs)
+    finally:
+        if how.gradient_checkpointing:
+            encoder.gradient_checkpointing_disable()
 
 
 def _heads(
@@ -217,7 +249,7 @@ def _heads(
     """Everything but the encoder, on vectors that are computed once."""
     data = replace(data, vectors=Vectors(net, data.tokens, how.precision)) if epochs else data
     with frozen(net.encoder):
-        return _train(net, data, how, loss, validate, phase, epochs, swa_start=None)
+        return _train(net, data, how, loss, validate, phase, epochs, swa_start=None, workers=0)
 
 
 def _train(
@@ -238,18 +270,6 @@ def _train(
     made = partial(optimizers, lr=how.lr, head_lr=how.head_lr, weight_decay=how.weight_decay)
     trainer = how.trainer(made, phase, epochs=epochs, **changes)
     return trainer.fit(net, loss, data.tokens.n_texts, data.fetch, validate, data.tokens.lengths)
-
-
-@contextlib.contextmanager
-def frozen(*parts: nn.Module) -> Iterator[None]:
-    """Inside, these parts are not trained."""
-    for part in parts:
-        part.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.requires_grad_(True)
 
 
 def _start_at_frequencies(net: LightXMLNet, data: Data) -> None:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xmc_fast.nn._layers import run_upper
 from xmc_fast.nn.fanin import FixedFanInLinear
 from xmc_fast.nn.gather_dot import gather_dot
 from xmc_fast.nn.ops import feature_ids
@@ -25,8 +26,11 @@ class LabelTable(nn.Module):
 
     With ``bias``, rows have one dim more, the label's bias, and vectors a 1 for it.
     With ``fan_in``, a label has weights for that many of the dims only (``group_size`` neighbours, hence labels of
-    one cluster, share them), as in `xmc_fast.nn.FixedFanInLinear`.
+    one cluster, share them), as in `xmc_fast.nn.FixedFanInLinear`. ``sparse_grad`` may be set to False for what
+    takes no sparse gradients, such as DDP.
     """
+
+    sparse_grad = True
 
     def __init__(
         self,
@@ -59,10 +63,10 @@ class LabelTable(nn.Module):
         """h (B, dims), candidates (B, m), -1 for padding -> logits (B, m) float32, 0 at padding"""
         if self.fan is None:
             h = F.pad(h, (0, 1), value=1.0) if self.bias else h
-            return gather_dot(h, self.weight, candidates)
+            return gather_dot(h, self.weight, candidates, sparse_grad=self.sparse_grad)
         ids = candidates.clamp(min=0)
         dims = feature_ids(self.fan.indices[ids // self.fan.group_size]).flatten(1)
-        weights = F.embedding(ids, self.weight, sparse=True)  # (B, m, fan_in)
+        weights = F.embedding(ids, self.weight, sparse=self.sparse_grad)  # (B, m, fan_in)
         values = h.float().gather(1, dims).reshape(weights.shape)
         return (weights * values).sum(-1) * (candidates >= 0)
 
@@ -140,18 +144,40 @@ class LightXMLNet(nn.Module):
         """Give the discriminator a copy of the encoder."""
         self.rank_encoder = copy.deepcopy(self.encoder)
 
+    def forward(self, batch: dict[str, Any], rank_weight: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+        """L = L_g + rank_weight L_d of a batch, and its parts; what DDP wraps (set ``table.sparse_grad`` to False).
+
+        Negatives are those of the generator as it is now, or the batch's fixed ones (``static``). Both losses are sums
+        over labels per text, in which labels that are rightly "no" hardly count: neither the number of clusters nor
+        that of candidates changes their weight.
+        """
+        e = self.represent(batch["inputs"])
+        logits = self.recall(e)
+        recall = self.recall_loss(logits, batch["positives"])
+        if self.flat:
+            return recall, {}
+        chosen = self.choose(cluster_scores(batch, logits), batch["k"], batch["positives"])
+        rank = self.rank_loss(e, chosen, batch["positives"])
+        return recall + rank_weight * rank, {"recall": recall, "rank": rank}
+
     def represent(self, inputs: dict[str, Tensor], *, rank: bool = False) -> Tensor:
         """Tokens (B, length) -> the [CLS] states of the last layers, (B, layers * hidden).
 
-        Inputs may be the states themselves, as ``vectors``.
+        Inputs may be the states themselves, as ``vectors``, or what the frozen layers give (`xmc_fast.nn._layers`).
         """
         if "vectors" in inputs:
             given: Tensor = self.dropout(inputs["vectors"])
             return given
         encoder = self.rank_encoder if rank and self.rank_encoder is not None else self.encoder
-        states = encoder(**inputs, output_hidden_states=True).hidden_states
         place = -1 if self.cls_last else 0
-        joined = torch.cat([state[:, place] for state in states[: -self.layers - 1 : -1]], dim=1)
+        if "states" in inputs:
+            given, below = (inputs[name].to(self.generator.weight.dtype) for name in ("states", "below"))
+            states = run_upper(encoder, below.shape[1], given, inputs["attention_mask"])
+            tops = [state[:, place] for state in states[::-1]] + list(below.unbind(1))
+            joined = torch.cat(tops[: self.layers], dim=1)
+        else:
+            states = encoder(**inputs, output_hidden_states=True).hidden_states
+            joined = torch.cat([state[:, place] for state in states[: -self.layers - 1 : -1]], dim=1)
         result: Tensor = self.dropout(joined)
         return result
 
@@ -224,3 +250,12 @@ class LightXMLNet(nn.Module):
         ranked = self.rank(e if self.rank_encoder is None else self.represent(inputs, rank=True), candidates)
         recalled = logits.gather(1, chosen).sigmoid().repeat_interleave(self.most, 1)
         return (recalled * ranked.sigmoid()) * (candidates >= 0), candidates
+
+
+def cluster_scores(batch: dict[str, Any], logits: Tensor) -> Tensor:
+    """What the clusters of a batch are chosen by: the generator's logits, or its fixed ones."""
+    if "static" not in batch:
+        return logits
+    fixed: Tensor = batch["static"]
+    rank = torch.arange(fixed.shape[1], 0, -1, device=fixed.device, dtype=torch.float32)
+    return torch.zeros_like(logits).scatter(1, fixed, rank.expand(fixed.shape))

@@ -58,6 +58,9 @@ PARAMETERS = (
     "weight_decay",
     "precision",
     "swa_start",
+    "rank_weight",
+    "frozen_layers",
+    "lora",
     "random_state",
 )
 
@@ -97,7 +100,8 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     model = cls(place, device=device, **manifest["params"])
     model.n_labels_ = int(manifest["n_labels"])
     for name in ("beam", "bottleneck", "layers", "group_size", "batch_size", "max_length"):
-        count(getattr(model, name), name, 1)
+        if name != "beam" or model.beam is not None:
+            count(getattr(model, name), name, 1)
     order = arrays.pop("order")
     state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     check_ids(order, model.n_labels_, "order", size=model.n_labels_)

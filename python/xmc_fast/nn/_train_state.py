@@ -33,9 +33,16 @@ class TrainingState:
         self.best_value = -math.inf
         self.best_epoch = 0
 
-    def show(self, figures: dict[str, float]) -> None:
-        for name, value in figures.items():
-            self.figures.setdefault(name, []).append(float(value))
+    def show(self, losses: list[torch.Tensor], figures: list[dict[str, Any]]) -> float:
+        """Keep the figures of a step's batches; returns the sum of their losses. Everything in one transfer."""
+        shown = [(name, value) for batch in figures for name, value in batch.items()]
+        waiting = [value.detach().reshape(()) for _, value in shown if isinstance(value, torch.Tensor)]
+        numbers = torch.stack([v.float() for v in (*losses, *waiting)]).tolist()
+        known = iter(numbers[len(losses) :])
+        for name, value in shown:
+            number = next(known) if isinstance(value, torch.Tensor) else float(value)
+            self.figures.setdefault(name, []).append(number)
+        return math.fsum(numbers[: len(losses)])
 
     def average(self) -> None:
         """Running mean of the floating-point weights over epochs (stochastic weight averaging)."""

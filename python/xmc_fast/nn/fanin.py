@@ -100,6 +100,13 @@ class FixedFanInLinear(nn.Module):
         """The connections as numbers: a view, (groups, fan_in)."""
         return self.connections.view(ops.index_dtype(self.in_features))
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *how: Any) -> None:
+        """Older files hold ``indices``, 16 or 32 bits, where ``connections`` are their bytes."""
+        old = state.pop(f"{prefix}indices", None)
+        if old is not None:
+            state.setdefault(f"{prefix}connections", old.contiguous().view(torch.uint8))
+        super()._load_from_state_dict(state, prefix, *how)
+
     def reset_parameters(self) -> None:
         """Uniform weights in +-1/sqrt(fan_in), as nn.Linear does; the connections stay."""
         bound = 1 / math.sqrt(self.fan_in)
@@ -314,8 +321,8 @@ def sparse_squared_hinge(
     ----------
     x : Tensor of shape (batch, in_features)
     layer : FixedFanInLinear or DenseHeadSparseTail
-    targets : scipy sparse or torch sparse CSR matrix of shape (batch, out_features)
-        Binary.
+    targets : scipy sparse or torch sparse CSR matrix of shape (batch, out_features), or int64 tensor (batch, width)
+        Binary; as a tensor, the ids of each row's labels, negative ones are padding.
     reduction : {"batchmean", "sum", "mean"}
         Divide by the batch size, not at all, or by batch size times labels.
 
@@ -361,7 +368,7 @@ def _fused_loss(
 ) -> Tensor:
     crow, col, scale = target_positions(x, layer.out_features, targets, reduction)
     if isinstance(layer, FixedFanInLinear):
-        return _fan_in_loss(name, x, layer, crow, col, scale)
+        return fan_in_loss(name, x, layer, crow, col, scale)
     # the head is dense and small; its targets leave the list of the tail
     position = layer.position.to(col.device)[col]
     rows = entry_rows(crow, col.device)
@@ -370,13 +377,14 @@ def _fused_loss(
     head, _ = label_losses(name, layer.head(x), rows[in_head], position[in_head])
     counts = torch.bincount(rows[~in_head], minlength=x.shape[0])
     tail_crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    tail = _fan_in_loss(name, x, layer.tail, tail_crow, position[~in_head] - n_head, scale)
+    tail = fan_in_loss(name, x, layer.tail, tail_crow, position[~in_head] - n_head, scale)
     return head.sum() * scale + tail
 
 
-def _fan_in_loss(
+def fan_in_loss(
     name: str, x: Tensor, layer: FixedFanInLinear, crow: Tensor, col: Tensor, scale: float
 ) -> Tensor:
+    """``scale`` times the loss over all labels, targets as row offsets and columns."""
     grad = torch.is_grad_enabled()
     if layer.record is not None and grad:
         layer.record.append(seen_loss(name, x.detach(), layer, crow, col, scale))
@@ -411,9 +419,18 @@ def target_positions(x: Tensor, labels: int, targets: Any, reduction: str) -> tu
 
 def _positions(targets: Any, rows: int, labels: int) -> tuple[Tensor, Tensor]:
     """Row offsets and columns of the positive targets."""
+    if isinstance(targets, Tensor) and targets.layout == torch.strided and targets.dtype == torch.int64:
+        if targets.dim() != 2 or len(targets) != rows:
+            raise ValueError(f"targets must have shape ({rows}, width), got {tuple(targets.shape)}")
+        ids = targets.sort(1).values  # negative ones are padding
+        kept = (ids >= 0) & (ids != torch.nn.functional.pad(ids, (1, 0), value=-1)[:, :-1])
+        return torch.nn.functional.pad(kept.sum(1).cumsum(0), (1, 0)), ids[kept]
     if isinstance(targets, Tensor):
         if targets.layout != torch.sparse_csr:
-            raise ValueError(f"targets must be scipy sparse or torch sparse CSR, got layout {targets.layout}")
+            raise ValueError(
+                f"targets must be scipy sparse, torch sparse CSR or int64 ids, got {targets.dtype} of layout"
+                f" {targets.layout}"
+            )
         if tuple(targets.shape) != (rows, labels):
             raise ValueError(f"targets must have shape {(rows, labels)}, got {tuple(targets.shape)}")
         return targets.crow_indices().to(torch.int64), targets.col_indices().to(torch.int64)

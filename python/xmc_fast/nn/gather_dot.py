@@ -82,7 +82,7 @@ def _picked(table: Tensor, candidates: Tensor, kind: torch.dtype) -> Tensor:
     return table.to(kind)[candidates.clamp(min=0)] * (candidates >= 0).unsqueeze(2)
 
 
-def _plain_forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
+def plain_forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
     kind = wide(h, table)
     return torch.einsum("bd,bjd->bj", h.to(kind), _picked(table, candidates, kind))
 
@@ -105,7 +105,7 @@ def _plain_grad_rows(grad: Tensor, h: Tensor, candidates: Tensor, labels: int) -
 def _forward(h: Tensor, table: Tensor, candidates: Tensor, sparse_grad: bool) -> Tensor:
     _check(h, table, candidates, "h")
     if wide(h, table) == torch.float64:
-        return _plain_forward(h, table, candidates, sparse_grad)
+        return plain_forward(h, table, candidates, sparse_grad)
     h, table, candidates = h.float().contiguous(), table.contiguous(), candidates.contiguous()
     scores = h.new_empty(candidates.shape)
     shape = _shape(candidates, h.shape[1], table.shape[0])
@@ -230,7 +230,7 @@ _cuda = CudaGatherDot(LIBRARY) if LIBRARY.is_file() else None
 register(
     "gather_dot(Tensor h, Tensor table, Tensor candidates, bool sparse_grad) -> Tensor",
     cpu=_forward,
-    plain=_plain_forward,
+    plain=plain_forward,
     fake=_forward_fake,
     cuda=getattr(_cuda, "forward", None),
     backward=(_backward, _setup),

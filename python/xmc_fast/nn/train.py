@@ -1,9 +1,10 @@
 """The one training loop of the neural models: plain PyTorch, exact resume, callbacks.
 
 A model is any ``nn.Module``, a loss any function ``loss(model, batch) -> tensor`` (or ``(tensor, {name:
-value})`` with figures to show). The order of the rows in an epoch depends on the seed and the epoch only, so
-a run that was killed goes on from its checkpoint, also in the middle of an epoch, to the same weights bit for
-bit (CPU, fixed threads). Nothing here is needed to use the modules and losses under Lightning or accelerate.
+value})`` with figures to show; as tensors they cost no wait for the device). The order of the rows in an epoch
+depends on the seed and the epoch only, so a run that was killed goes on from its checkpoint, also in the middle of an
+epoch, to the same weights bit for bit (CPU, fixed threads). Nothing here is needed to use the modules and losses
+under Lightning or accelerate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from xmc_fast._progress import progress
 from xmc_fast.nn._train_state import TrainingState
 from xmc_fast.nn.tokens import by_length
 
-LossFn = Callable[[nn.Module, Any], "torch.Tensor | tuple[torch.Tensor, dict[str, float]]"]
+LossFn = Callable[[nn.Module, Any], "torch.Tensor | tuple[torch.Tensor, dict[str, Any]]"]
 Fetch = Callable[[npt.NDArray[np.int64]], Any]  # row numbers -> batch
 Validate = Callable[[nn.Module], dict[str, float]]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -94,6 +97,8 @@ class Trainer:
     log : CSV file with one row per epoch; a .json beside it holds the same.
     device : "auto" takes CUDA when there is one.
     random_state : seeds the order of rows and torch's generators (dropout) inside the run only.
+    workers : threads that prepare the next batches (in pinned memory for CUDA); 0 prepares each when it is due.
+        ``fetch`` then runs in several threads at once.
 
     Examples
     --------
@@ -122,6 +127,7 @@ class Trainer:
     callbacks: Sequence[Callback] = ()
     device: str | torch.device = "auto"
     random_state: int = 0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         if self.precision not in ("fp32", "bf16", "fp16"):
@@ -129,6 +135,8 @@ class Trainer:
         for name in ("epochs", "batch_size", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.workers < 0:
+            raise ValueError(f"workers must not be negative, got {self.workers}")
         self._device = resolve_device(self.device)
 
     def fit(
@@ -159,7 +167,10 @@ class Trainer:
             raise ValueError(f"n must be at least 1 row, got {n}")
         if self.patience is not None and validate is None:
             raise ValueError("patience needs a validate function")
-        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+        with (
+            gradients_as_before(),
+            torch.random.fork_rng([self._device] if self._device.type == "cuda" else []),
+        ):
             torch.manual_seed(self.random_state)
             return self._fit(model.to(self._device), loss, n, fetch, validate, lengths)
 
@@ -202,21 +213,25 @@ class Trainer:
         start = time.perf_counter()
         run.model.train()
         groups = [batches[i : i + self.accumulate] for i in range(0, len(batches), self.accumulate)]
-        for group in groups[run.step - run.epoch * run.steps_per_epoch :]:
+        groups = groups[run.step - run.epoch * run.steps_per_epoch :]
+        ready = prepared(fetch, [b for group in groups for b in group], self.workers, self._device)
+        for group in groups:
             self._set_rates(run, state)
-            total = 0.0
+            values: list[torch.Tensor] = []
+            figures: list[dict[str, Any]] = []
             rows = sum(len(b) for b in group)
             for optimizer in run.optimizers:
                 optimizer.zero_grad(set_to_none=True)
             for batch_rows in group:
-                run.batch = to_device(fetch(batch_rows), self._device)
+                run.batch = to_device(next(ready), self._device)
                 with autocast(self.precision, self._device):
                     result = loss(run.model, run.batch)
                 value, new = result if isinstance(result, tuple) else (result, {})
-                state.show(new)
                 share = len(batch_rows) / rows
                 state.scaler.scale(value * share).backward()  # type: ignore[no-untyped-call]
-                total += float(value.detach()) * share
+                values.append(value.detach() * share)
+                figures.append(new)
+            total = state.show(values, figures)  # the one wait for the device
             if not math.isfinite(total):
                 raise RuntimeError(f"the loss became {total} at step {run.step} (epoch {run.epoch})")
             self._step(run, state)
@@ -289,6 +304,39 @@ class Trainer:
             _write_history(Path(self.log), run.history)
 
 
+def prepared(
+    fetch: Fetch, batches: list[npt.NDArray[np.int64]], workers: int, device: torch.device
+) -> Iterator[Any]:
+    """The batches in their order, made by ``workers`` threads ahead of their use."""
+
+    def make(rows: npt.NDArray[np.int64]) -> Any:
+        batch = fetch(rows)
+        return _map_tensors(batch, torch.Tensor.pin_memory) if device.type == "cuda" and workers else batch
+
+    if not workers:
+        yield from map(make, batches)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = deque(pool.submit(make, rows) for rows in batches[: 2 * workers])
+        try:
+            for i in range(len(batches)):
+                if i + 2 * workers < len(batches):
+                    waiting.append(pool.submit(make, batches[i + 2 * workers]))
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def gradients_as_before() -> Iterator[None]:
+    """Ctrl-C in the middle of ``torch.no_grad``'s own end would leave gradients off for good."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)
+
+
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """The autocast context of a precision: "fp32" (nothing), "bf16" or "fp16"."""
     if precision == "fp32":
@@ -325,14 +373,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
+    """All tensors of a batch (in dicts, tuples, lists) on the device."""
+    return _map_tensors(batch, lambda t: t.to(device, non_blocking=True))
+
+
+def _map_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+        return change(batch)
     if isinstance(batch, dict):
-        return {k: to_device(v, device) for k, v in batch.items()}
+        return {k: _map_tensors(v, change) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(v, device) for v in batch))
+        return type(batch)(*(_map_tensors(v, change) for v in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(to_device(v, device) for v in batch)
+        return type(batch)(_map_tensors(v, change) for v in batch)
     return batch
 
 

@@ -95,7 +95,7 @@ def _cpu(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tenso
     return gains, ids.long()
 
 
-def _plain(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+def plain(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """In plain torch; gains are stored."""
     _check(eta, a, b, k)
     gains = eta if a is None else eta * a
@@ -146,7 +146,7 @@ def _fake(eta: Tensor, a: Tensor | None, b: Tensor | None, k: int) -> tuple[Tens
 register(
     "weighted_topk(Tensor eta, Tensor? a, Tensor? b, int k) -> (Tensor, Tensor)",
     cpu=_cpu,
-    plain=_plain,
+    plain=plain,
     fake=_fake,
     cuda=CudaTopk(LIBRARY) if LIBRARY.is_file() else None,
 )
