@@ -1,7 +1,6 @@
 #include <optional>
 
 #include "bind/bind.h"
-#include "linear/screen.h"
 #include "linear/train.h"
 
 namespace xmc::bind {
@@ -48,33 +47,6 @@ LinearProblem problem_of(const Array<int64_t>& x_indptr, const Array<int32_t>& x
 }  // namespace
 
 void bind_linear(py::module_& m) {
-  m.def(
-      "linear_screen",
-      [](const Array<int64_t>& x_indptr, const Array<int32_t>& x_indices, const Array<float>& x_data,
-         int64_t n_features, const Array<float>& x_dense, bool normalize, std::optional<float> bias,
-         const Array<int64_t>& y_indptr, const Array<int32_t>& y_indices, const Array<float>& cost_positive,
-         const Array<int64_t>& alpha_indptr, const Array<int32_t>& alpha_rows, const Array<float>& alpha,
-         const Array<float>& bias_weights, int64_t first_added, const Array<int32_t>& removed,
-         const Array<int32_t>& labels, double C, int threads) {
-        LinearProblem p = problem_of(x_indptr, x_indices, x_data, n_features, x_dense, normalize, bias,
-                                     y_indptr, y_indices, cost_positive);
-        p.C = C;
-        const MultipliersView old{csr_view(p.n(), alpha_indptr, alpha_rows, alpha), bias_weights.data(),
-                                  nullptr};
-        const ChangedRows changed{first_added, {removed.data(), removed.data() + removed.size()}};
-        std::vector<double> loss;
-        {
-          const py::gil_scoped_release release;
-          loss = added_loss(p, old, changed, {labels.data(), labels.size()}, threads);
-        }
-        return to_numpy(std::move(loss));
-      },
-      py::arg("x_indptr").noconvert(), py::arg("x_indices").noconvert(), py::arg("x_data").noconvert(),
-      py::arg("n_features"), py::arg("x_dense").noconvert(), py::arg("normalize"), py::arg("bias"),
-      py::arg("y_indptr").noconvert(), py::arg("y_indices").noconvert(), py::arg("cost_positive").noconvert(),
-      py::arg("alpha_indptr").noconvert(), py::arg("alpha_rows").noconvert(), py::arg("alpha").noconvert(),
-      py::arg("bias_weights").noconvert(), py::arg("first_added"), py::arg("removed").noconvert(),
-      py::arg("labels").noconvert(), py::arg("C"), py::arg("threads"));
   m.def(
       "linear_train",
       [](const Array<int64_t>& x_indptr, const Array<int32_t>& x_indices, const Array<float>& x_data,

@@ -2,6 +2,7 @@
 #include <variant>
 
 #include "bind/bind.h"
+#include "bind/model_arrays.h"
 #include "predict/check_rows.h"
 #include "predict/packed.h"
 
@@ -9,17 +10,13 @@ namespace xmc::bind {
 using namespace predict;
 namespace {
 
-using Blocks = std::vector<std::pair<int64_t, std::variant<Csr<float, uint16_t>, Csr<>>>>;
 using Arrays = py::typing::Dict<py::str, py::array>;
 
-py::typing::Tuple<Arrays, int64_t> pack_model(int64_t labels, int64_t columns, const Blocks& blocks,
+py::typing::Tuple<Arrays, int64_t> pack_model(int64_t labels, int64_t columns, const ModelBlocks& blocks,
                                               bool has_bias, float delta, const Array<float>& level,
                                               int threads) {
   if (level.size() != kLevels) throw std::invalid_argument("level must have 256 entries");
-  std::vector<LabelBlock> parts;
-  for (const auto& [first_label, weights] : blocks) {
-    std::visit([&, first = first_label](const auto& w) { parts.push_back({first, w.view}); }, weights);
-  }
+  const std::vector<LabelBlock> parts = views_of(blocks);
   Packed packed;
   {
     py::gil_scoped_release nogil;
@@ -71,29 +68,15 @@ class PackedModel {
                           to_numpy(std::move(rows.data)));
   }
 
-  py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>> topk(const Csr<>& x, bool normalize,
-                                                                   std::optional<float> bias,
-                                                                   const Array<float>& scale,
-                                                                   const Array<float>& shift, int64_t k,
-                                                                   int threads) const {
-    if (x.view.cols + bias.has_value() != view_.columns ||
-        (bias.has_value() && view_.bias.size() != view_.labels))
+  TopkArrays topk(const Csr<>& x, bool normalize, std::optional<float> bias, const Array<float>& scale,
+                  const Array<float>& shift, int64_t k, int threads) const {
+    if (bias.has_value() && view_.bias.size() != view_.labels)
       throw std::invalid_argument("x: wrong number of columns");
-    if (scale.size() != shift.size() || (scale.size() && scale.size() < view_.labels) ||
-        scale.size() % kStrip)
-      throw std::invalid_argument("scale and shift must be empty or cover whole strips");
-    const Calibration calibration{scale.size() ? scale.data() : nullptr, shift.data()};
-    const int64_t given = std::max<int64_t>(0, std::min(k, view_.labels));
-    py::array_t<int32_t> ids(x.view.rows * given);
-    py::array_t<float> scores(x.view.rows * given);
-    int32_t* id = ids.mutable_data();
-    float* score = scores.mutable_data();
-    {
-      py::gil_scoped_release nogil;
-      predict_packed(view_, x, {normalize, bias.has_value(), bias.value_or(0.f)}, calibration, given, threads,
-                     id, score);
-    }
-    return py::make_tuple(std::move(ids), std::move(scores));
+    const RowOptions rows{normalize, bias.has_value(), bias.value_or(0.f)};
+    return topk_arrays(x, view_.labels, view_.columns, rows, scale, shift, kStrip, k,
+                       [&](const Calibration& calibration, int64_t given, int32_t* ids, float* scores) {
+                         predict_packed(view_, x, rows, calibration, given, threads, ids, scores);
+                       });
   }
 
  private:

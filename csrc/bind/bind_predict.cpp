@@ -2,6 +2,7 @@
 #include <variant>
 
 #include "bind/bind.h"
+#include "bind/model_arrays.h"
 #include "predict/layout.h"
 #include "predict/merge.h"
 #include "predict/predict.h"
@@ -20,19 +21,51 @@ struct StoredAs<T> {
   using Number = typename T::Number;
 };
 
+// A layout, and the Python arrays that it reads if it came from a file.
 class PredictLayout {
  public:
-  static PredictLayout build(
-      int64_t labels, int64_t columns,
-      const std::vector<std::pair<int64_t, std::variant<Csr<float, uint16_t>, Csr<>>>>& blocks,
-      std::optional<double> min_density, int threads) {
-    std::vector<LabelBlock> parts;
-    for (const auto& [first_label, weights] : blocks) {
-      std::visit([&, first = first_label](const auto& w) { parts.push_back({first, w.view}); }, weights);
-    }
+  static PredictLayout build(int64_t labels, int64_t columns, const ModelBlocks& blocks,
+                             std::optional<double> min_density, int threads) {
+    const std::vector<LabelBlock> parts = views_of(blocks);
     py::gil_scoped_release nogil;
-    return PredictLayout(
-        Layout::build(labels, columns, parts, min_density.value_or(Layout::kMinDensity), threads));
+    return {Layout::build(labels, columns, parts, min_density.value_or(Layout::kMinDensity), threads), {}};
+  }
+
+  static PredictLayout open(int64_t labels, int64_t columns, const py::dict& arrays, bool known,
+                            int threads) {
+    std::vector<py::array> keep;
+    const auto take = [&]<class T>(const char* name, ArrayView<T>& view) {
+      using Number = typename StoredAs<T>::Number;
+      constexpr auto kNumbers = static_cast<py::ssize_t>(sizeof(T) / sizeof(Number));
+      if (!arrays.contains(name)) throw std::invalid_argument(std::string(name) + " is missing");
+      const py::object array = arrays[name];
+      if (!py::isinstance<Array<Number>>(array)) {
+        throw std::invalid_argument(std::string(name) + ": wrong dtype");
+      }
+      auto numbers = py::reinterpret_borrow<Array<Number>>(array);
+      if (numbers.ndim() != 1 || numbers.size() % kNumbers) {
+        throw std::invalid_argument(std::string(name) + ": wrong shape");
+      }
+      view = {reinterpret_cast<const T*>(numbers.data()), numbers.size() / kNumbers};
+      keep.push_back(std::move(numbers));
+    };
+    ArrayView<int64_t> block;
+    take("block", block);
+    if (block.size != 1) throw std::invalid_argument("block: wrong shape");
+    LayoutArrays<ArrayView> views(labels, columns, block[0]);
+    views.for_each(take);
+    py::gil_scoped_release nogil;
+    return {Layout::open(views, known, threads), std::move(keep)};
+  }
+
+  py::typing::Tuple<py::array_t<int64_t>, py::array_t<int32_t>, py::array_t<float>> rows(int threads) const {
+    UnpackedRows rows;
+    {
+      py::gil_scoped_release nogil;
+      rows = rows_of(layout_.view(), threads);
+    }
+    return py::make_tuple(to_numpy(std::move(rows.indptr)), to_numpy(std::move(rows.indices)),
+                          to_numpy(std::move(rows.data)));
   }
 
   // Views by name; they keep the layout alive.
@@ -49,35 +82,21 @@ class PredictLayout {
     return result;
   }
 
-  py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>> topk(const Csr<>& x, bool normalize,
-                                                                   std::optional<float> bias,
-                                                                   const Array<float>& scale,
-                                                                   const Array<float>& shift, int64_t k,
-                                                                   int threads) const {
+  TopkArrays topk(const Csr<>& x, bool normalize, std::optional<float> bias, const Array<float>& scale,
+                  const Array<float>& shift, int64_t k, int threads) const {
     const LayoutView& view = layout_.view();
-    if (x.view.cols + bias.has_value() != view.columns)
-      throw std::invalid_argument("x: wrong number of columns");
-    if (scale.size() != shift.size() ||
-        (scale.size() && (scale.size() < view.tiles() * kTile || scale.size() % kTile))) {
-      throw std::invalid_argument("scale and shift must be empty or cover whole tiles");
-    }
-    const Calibration calibration{scale.size() ? scale.data() : nullptr, shift.data()};
-    const int64_t given = std::max<int64_t>(0, std::min(k, view.labels));
-    py::array_t<int32_t> ids(x.view.rows * given);
-    py::array_t<float> scores(x.view.rows * given);
-    int32_t* id = ids.mutable_data();
-    float* score = scores.mutable_data();
-    {
-      py::gil_scoped_release nogil;
-      predict_topk(view, x, {normalize, bias.has_value(), bias.value_or(0.f)}, calibration, given, threads,
-                   id, score);
-    }
-    return py::make_tuple(std::move(ids), std::move(scores));
+    const RowOptions rows{normalize, bias.has_value(), bias.value_or(0.f)};
+    return topk_arrays(x, view.labels, view.columns, rows, scale, shift, kTile, k,
+                       [&](const Calibration& calibration, int64_t given, int32_t* ids, float* scores) {
+                         predict_topk(view, x, rows, calibration, given, threads, ids, scores);
+                       });
   }
 
  private:
-  explicit PredictLayout(Layout layout) : layout_(std::move(layout)) {}
+  PredictLayout(Layout layout, std::vector<py::array> keep)
+      : layout_(std::move(layout)), keep_(std::move(keep)) {}
   Layout layout_;
+  std::vector<py::array> keep_;
 };
 
 py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>, py::array_t<int32_t>> merge(
@@ -106,7 +125,10 @@ void bind_predict(py::module_& m) {
   py::class_<PredictLayout>(m, "PredictLayout")
       .def_static("build", &PredictLayout::build, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
                   py::arg("min_density"), py::arg("threads"))
+      .def_static("open", &PredictLayout::open, py::arg("labels"), py::arg("columns"), py::arg("arrays"),
+                  py::arg("known") = false, py::arg("threads") = 1)
       .def("arrays", &PredictLayout::arrays)
+      .def("rows", &PredictLayout::rows, py::arg("threads"))
       .def("topk", &PredictLayout::topk, py::arg("x"), py::arg("normalize"), py::arg("bias"),
            py::arg("scale").noconvert(), py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));
 }

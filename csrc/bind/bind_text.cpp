@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "bind/bind.h"
+#include "data/names.h"
 #include "data/tfidf.h"
 #include "data/utf8.h"
 
@@ -240,6 +241,34 @@ void bind_text(py::module_& m) {
       },
       py::arg("texts"), py::arg("analyzer"), py::arg("vocabulary").none(true), py::arg("hashed"),
       py::arg("idf").noconvert(), py::arg("sublinear"), py::arg("norm"), py::arg("threads"));
+  py::class_<Names>(m, "Names")
+      .def(py::init([](const BoundCorpus& names, const Array<int32_t>& labels, const BoundAnalyzer& analyzer,
+                       Names::Spellings spellings, std::vector<std::string> endings) {
+             for (const auto& [from, to] : spellings)
+               if (from.empty()) throw std::invalid_argument("a spelling that replaces nothing");
+             if (names.corpus.fields.size() != 1 || names.corpus.rows() != labels.size())
+               throw std::invalid_argument("one label per name expected");
+             return std::make_unique<Names>(names.corpus.fields[0], labels.data(), *analyzer.analyzer,
+                                            std::move(spellings), std::move(endings));
+           }),
+           py::arg("names"), py::arg("labels").noconvert(), py::arg("analyzer"), py::arg("spellings"),
+           py::arg("endings"))
+      .def(
+          "find",
+          [](const Names& names, const BoundCorpus& texts, const BoundAnalyzer& analyzer, int64_t head,
+             int threads) {
+            NameMatches found;
+            {
+              const py::gil_scoped_release release;
+              found = names.find(texts.corpus, *analyzer.analyzer, head, threads);
+            }
+            return py::make_tuple(to_numpy(std::move(found.indptr)), to_numpy(std::move(found.labels)),
+                                  to_numpy(std::move(found.count)), to_numpy(std::move(found.first)),
+                                  to_numpy(std::move(found.in_head)), to_numpy(std::move(found.exact)),
+                                  to_numpy(std::move(found.words)), to_numpy(std::move(found.ambiguity)),
+                                  to_numpy(std::move(found.row_words)));
+          },
+          py::arg("texts"), py::arg("analyzer"), py::arg("head"), py::arg("threads"));
   m.def(
       "find_terms",
       [](const py::bytes& text, const BoundAnalyzer& analyzer, const Vocabulary* vocabulary, int64_t hashed) {

@@ -129,7 +129,7 @@ void bind_tree(py::module_& m) {
   m.def(
       "tree_predict",
       [](int64_t cols, const Array<int64_t>& indptr, const Array<int32_t>& indices, const Array<float>& data,
-         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, float decay,
+         const py::list& levels, bool normalize, int64_t beam, int64_t k, int power, float decay, float slack,
          int threads) {
         const auto X = csr_view(cols, indptr, indices, data);
         std::vector<LevelView> views;
@@ -140,13 +140,14 @@ void bind_tree(py::module_& m) {
         float* to_scores = scores.mutable_data();
         {
           const py::gil_scoped_release release;
-          beam_search(X, views, {beam, k, power, decay, {normalize, false, 0}}, threads, to_ids, to_scores);
+          beam_search(X, views, {beam, k, power, decay, slack, {normalize, false, 0}}, threads, to_ids,
+                      to_scores);
         }
         return py::make_tuple(ids, scores);
       },
       py::arg("cols"), py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
       py::arg("data").noconvert(), py::arg("levels"), py::arg("normalize"), py::arg("beam"), py::arg("k"),
-      py::arg("power"), py::arg("decay"), py::arg("threads"));
+      py::arg("power"), py::arg("decay"), py::arg("slack"), py::arg("threads"));
 }
 
 }  // namespace xmc::bind

@@ -1,6 +1,8 @@
 #include "bind/bind.h"
 
-PYBIND11_MODULE(_core, m) {
+// No lock of the interpreter is needed: what is shared is either not changed after it was made, atomic (core/simd.cpp,
+// core/parallel.cpp), or has a lock of its own (core/buffer_pool.cpp).
+PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   m.doc() = "Compiled core of xmc_fast. Private: use the Python modules.";
   xmc::bind::bind_core(m);
   xmc::bind::bind_predict(m);

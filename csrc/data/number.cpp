@@ -48,8 +48,13 @@ bool parse_exact(const char* first, const char* last, float& value) {
   value = too_large ? std::numeric_limits<float>::infinity() : 0.0f;
   return !too_large;
 #else
+#if defined(_WIN32)
+  static const _locale_t c_locale = _create_locale(LC_ALL, "C");
+  value = _strtof_l(std::string(first, last).c_str(), nullptr, c_locale);
+#else
   static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
   value = strtof_l(std::string(first, last).c_str(), nullptr, c_locale);
+#endif
   return value != std::numeric_limits<float>::infinity();
 #endif
 }

@@ -9,27 +9,13 @@
 
 #include "core/rng.h"
 #include "linear/bias.h"
+#include "linear/dual_lane.h"
 #include "linear/epoch_order.h"
 #include "linear/lane_weights.h"
 #include "linear/stopping.h"
 
 namespace xmc::linear {
 namespace {
-
-struct Lane {
-  int64_t label = kNoLabel;
-  bool busy = false;
-  double limit = 0;      // the bound on |g|: the stopping rule's, later that of |w - w*| if lower
-  int32_t met = 0;       // the round that met the stopping rule itself, 0: none yet
-  double factor = 1;     // inner tolerance of later rounds, in units of limit
-  double tolerance = 0;  // inner tolerance of this round
-  double violation = 0;  // of the dual's optimality, after this round's full pass
-  bool eager = false;    // this round's full pass takes steps
-  bool warm = false;     // it started from an earlier solution
-  int32_t rounds = 0;
-  int32_t epochs = 0;
-  double seconds = 0;
-};
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -117,13 +103,14 @@ struct DualSolver::State {
     a.label = label;
     a.busy = true;
     a.factor = kRound3;
-    a.limit = tightness * stopping_norm(problem, X, label, positive_moments(problem, X, label, sum), 2.0);
     a.warm = options.old.has(label);
     if (a.warm) {
       a.factor = kWarm;
       const double f = std::max(options.old.objective[label], 1e-6);
       a.limit =
           2 * std::sqrt(problem.C * certified_share(problem.tol) * f);  // the gap is about violation^2 / 4C
+    } else {
+      a.limit = tightness * stopping_norm(problem, X, label, positive_moments(problem, X, label, sum), 2.0);
     }
     half_inverse_positive[l] = static_cast<float>(1 / (2 * problem.C * problem.positive_cost(label)));
     a.warm ? from_multipliers(l, label) : from_shared_start(l, label);
@@ -161,7 +148,7 @@ struct DualSolver::State {
   }
 
   // Gives the free lanes the next labels. Returns whether any lane is busy.
-  bool refill(const int32_t* labels, int64_t count, int64_t* next, double tightness) {
+  bool refill(const int32_t* labels, int64_t count, int64_t* next, double tightness, Rng& rng) {
     uint32_t fresh = 0;
     int64_t first = *next;
     for (int l = 0; l < kLanes; ++l) {
@@ -185,6 +172,7 @@ struct DualSolver::State {
       }
       for_lanes(fresh, [&](int l) { start_lane(l, labels[first++], tightness); });
       if (warm) add_multipliers(warm);
+      if (warm) step_at_new_rows(warm, rng);
       for (const int32_t i : working) flags[i] = 2;
       collect_flagged();
     }
@@ -208,6 +196,21 @@ struct DualSolver::State {
     std::sort(order.begin(), order.end());
     kernels.add_rows(view, order.data(), static_cast<int64_t>(order.size()), lanes);
     for (const int32_t i : order) flags[i] = 2;
+  }
+
+  // Epochs on the new rows alone, so that the first one on all sees what they changed.
+  void step_at_new_rows(uint32_t lanes, Rng& rng) {
+    order.resize(X.n - options.old_rows);
+    std::iota(order.begin(), order.end(), static_cast<int32_t>(options.old_rows));
+    std::fill_n(slight, kLanes, 0.f);
+    std::fill_n(share, kLanes, usual_share);
+    view.live = lanes;
+    auto count = static_cast<int64_t>(order.size());
+    float violation2[kLanes];
+    for (int epoch = 0; epoch < kNewRowEpochs && count > 0; ++epoch) {
+      epoch_order.shuffle_rows(order.data(), count, rng);
+      count = kernels.epoch(view, order.data(), count, lanes, violation2);
+    }
   }
 
   // The working set: rows with flag 2, which becomes 1.
@@ -239,11 +242,12 @@ struct DualSolver::State {
     if (thorough || round > 1) *bias_moves = usual_share;  // at first the positives alone would pull at it
   }
 
-  // Projected gradients so small that `count` of them together are kSlight of the tolerance are skipped.
+  // Projected gradients so small that `count` of them together are a share of the tolerance are skipped.
   void set_slight(int64_t count) {
     for (int l = 0; l < kLanes; ++l) {
       const double left = std::min(lane[l].tolerance, kRound2 * lane[l].limit) / (2 * problem.C);
-      slight[l] = static_cast<float>(kSlight * left / std::sqrt(static_cast<double>(count)));
+      slight[l] = static_cast<float>((lane[l].warm ? kWarmSlight : kSlight) * left /
+                                     std::sqrt(static_cast<double>(count)));
     }
   }
 
@@ -379,7 +383,7 @@ struct DualSolver::State {
     int64_t next = 0;
     working.clear();
     bias_guess.clear();
-    while (refill(labels, count, &next, 1.0)) {
+    while (refill(labels, count, &next, 1.0, rng)) {
       const double began = now();
       SolvedLabel solved[kLanes];
       descend(rng, false);
@@ -415,7 +419,7 @@ DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures&
   DualSolver::State s(problem, X, out, {});
   Rng rng(problem.seed);
   int64_t next = 0;
-  s.refill(&kNoLabel, 1, &next, 0.1);
+  s.refill(&kNoLabel, 1, &next, 0.1, rng);
   s.working.resize(X.n);
   std::iota(s.working.begin(), s.working.end(), 0);
   SolvedLabel solved[kLanes];

@@ -14,8 +14,8 @@
 // without positives, with one (bias.h) from w = 0 and a guess of the bias's weight.
 //
 // Labels with multipliers of an earlier solution (DualOptions) start there instead: w is built from them, the
-// first working set is their rows, the label's positives and the new rows, and the first round goes to a small
-// tolerance at once.
+// first working set is their rows, the label's positives and the new rows. After two epochs on the new rows alone the
+// first round goes to a small tolerance at once.
 //
 // The result depends on the labels given to solve() and their order, never on threads.
 #pragma once

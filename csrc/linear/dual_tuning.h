@@ -29,7 +29,9 @@ inline constexpr int32_t kPatientRounds = 3;  // ... or after so many rounds in 
 inline constexpr int64_t kFrequent =
     512;  // with a bias, a label on this fraction of the rows needs three rounds
 
-inline constexpr double kWarm = 1;  // of the first round from an earlier solution
+inline constexpr double kWarm = 1.4;      // of the first round from an earlier solution
+inline constexpr int kNewRowEpochs = 2;   // ... before it, on the new rows alone
+inline constexpr double kWarmSlight = 1;  // kSlight there: few of the rows that lanes share are its own
 
 // ---- The end
 inline constexpr double kPromising = 1.5;  // the exact gradient is computed below this many limits

@@ -18,8 +18,8 @@ void check(const CsrView<Index>& rows, int64_t entries, int threads) {
     const int64_t n = rows.size(r);
     if (!n) return;
     const Index* column = rows.indices + rows.begin(r);
-    bool falls = false;
-    for (int64_t i = 0; i + 1 < n; ++i) falls |= column[i] >= column[i + 1];
+    Index falls = 0;  // as wide as the columns: the loop vectorises
+    for (int64_t i = 0; i + 1 < n; ++i) falls |= static_cast<Index>(column[i] >= column[i + 1]);
     if (falls || static_cast<int64_t>(column[0]) < 0 || static_cast<int64_t>(column[n - 1]) >= rows.cols) {
       throw std::invalid_argument("columns of a label are not ascending or past the last column");
     }

@@ -38,6 +38,8 @@
 // Bounds of each place: error = largest |w - step q|, spread = norm of step q, norm = norm of all weights;
 // rounded up, padded to whole tiles, infinite for labels with a weight that is not finite.
 //
+// The arrays are what an exact model has on disk (docs/howto/file_format.md), mapped as they are.
+//
 // A score is summed in an order that depends on the model only, never on the batch or the threads: sparse
 // columns from left to right, then outliers, then the other dense weights.
 #pragma once
@@ -164,13 +166,25 @@ struct LabelBlock {
   std::variant<CsrView<int32_t>, CsrView<uint16_t>> rows;
 };
 
-// A layout ready to predict.
+// Weights as CSR with ascending columns.
+struct UnpackedRows {
+  std::vector<int64_t> indptr;
+  std::vector<int32_t> indices;
+  std::vector<float> data;
+};
+
+// A layout ready to predict: its own arrays, or those of a file.
 class Layout {
  public:
   // `blocks` in label order. A column is dense in a block from the density `min_density` on.
   static Layout build(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks,
                       double min_density, int threads);
   static constexpr double kMinDensity = 1.0 / 16;  // tuned, see layout.cpp
+
+  // Arrays that somebody else keeps, as they are. Throws std::invalid_argument unless they are what build()
+  // could have made, but for the numbers that are only added and multiplied (layout_file.cpp). `known`: that was seen
+  // before, only sizes are looked at.
+  static Layout open(const LayoutArrays<ArrayView>& arrays, bool known, int threads);
 
   const LayoutView& view() const { return view_; }
 
@@ -180,5 +194,9 @@ class Layout {
   std::vector<TileBounds> most_;
   LayoutView view_;
 };
+
+// The weights of a layout, bit by bit those it was built from. Throws std::invalid_argument if a label has two
+// for a column.
+UnpackedRows rows_of(const LayoutView& layout, int threads);
 
 }  // namespace xmc::predict

@@ -223,6 +223,7 @@ void check_packed(const PackedView& p) {
 UnpackedRows unpack(const PackedView& p) {
   UnpackedRows out;
   out.indptr.resize(static_cast<size_t>(p.labels) + 1);
+  if (!p.labels) return out;  // its file may claim any number of columns
   // Calls fn(label, column, weight) by column, ascending.
   const auto for_weights = [&](auto&& fn) {
     for (int64_t c = 0; c < p.columns; ++c) {

@@ -78,11 +78,6 @@ Packed pack(int64_t labels, int64_t columns, const std::vector<LabelBlock>& bloc
 void check_packed(const PackedView& packed);
 
 // The weights as CSR with ascending columns. Throws std::invalid_argument for a list that leaves its block.
-struct UnpackedRows {
-  std::vector<int64_t> indptr;
-  std::vector<int32_t> indices;
-  std::vector<float> data;
-};
 UnpackedRows unpack(const PackedView& packed);
 
 // As predict_topk (predict.h), with scores as said above.

@@ -18,12 +18,13 @@ namespace {
 constexpr int64_t kBatch = 16384;
 constexpr int64_t kSmallBatch = 256;  // the least, where rows are shared by threads
 constexpr size_t kAhead = 4;          // visits
+constexpr double kSteps = 1 << 23;    // of |x|_1
 constexpr size_t kFirst = 3;          // parents of a row that are looked at before the others
 
 // The entries of one of a row's features in a chunk.
 struct Found {
   uint32_t entry, size;
-  float x;
+  int32_t x;
 };
 
 struct Visit {
@@ -68,9 +69,10 @@ class Chunk {
     }
   }
 
-  // The scores of the children for a row. `found` is room for the row's features.
-  void scores(const CsrView<>& X, int64_t row, float row_scale, std::vector<Found>& found,
-              float* score) const {
+  // The scores of the children for a row with integer values x, in steps of `unit` (Search::round). `found` is room
+  // for the row's features, `sum` for the children.
+  void scores(const CsrView<>& X, int64_t row, const int32_t* x, float unit, std::vector<Found>& found,
+              int32_t* sum, float* score) const {
     found.clear();
     for (int64_t e = X.begin(row); e < X.end(row); ++e) {
       const auto feature = static_cast<uint32_t>(X.indices[e]);
@@ -83,19 +85,18 @@ class Chunk {
         if (tag_[f] == wanted) {
           prefetch(child_ + entry);
           prefetch(weight_ + entry);
-          found.push_back({entry, size, X.data[e]});
+          found.push_back({entry, size, x[e - X.begin(row)]});
           break;
         }
         entry += size;
       }
     }
-    std::fill_n(score, children_, 0.f);
+    std::fill_n(sum, children_, 0);
     for (const Found& f : found) {
-      for (uint32_t t = f.entry; t < f.entry + f.size; ++t) {
-        score[child_[t]] += f.x * static_cast<float>(weight_[t]);
-      }
+      for (uint32_t t = f.entry; t < f.entry + f.size; ++t) sum[child_[t]] += f.x * weight_[t];
     }
-    for (int64_t c = 0; c < children_; ++c) score[c] = score[c] * (scale_[c] * row_scale) + bias_[c];
+    for (int64_t c = 0; c < children_; ++c)
+      score[c] = static_cast<float>(sum[c]) * (scale_[c] * unit) + bias_[c];
   }
 
  private:
@@ -117,10 +118,7 @@ class Search {
       : X_(X), levels_(levels), options_(options) {}
 
   void batch(int64_t from, int64_t to, int32_t* ids, float* scores) {
-    row_scale_.clear();
-    for (int64_t i = from; i < to; ++i) {
-      row_scale_.push_back(row_scale(options_.rows, squared_length(X_.data + X_.begin(i), X_.size(i))));
-    }
+    round(from, to);
     const LevelView& top = levels_.front();
     visits_[0].clear();
     visits_[1].clear();
@@ -152,7 +150,8 @@ class Search {
   const CsrView<>& X_;
   const std::vector<LevelView>& levels_;
   const BeamOptions options_;
-  std::vector<float> row_scale_;
+  std::vector<int32_t> x_;   // the values of the rows as integers,
+  std::vector<float> unit_;  // in these steps, which include the row's scale
   std::array<std::vector<Visit>, 2>
       visits_;  // by parent: of each row the best kFirst parents, then the others
   std::vector<Visit> sorted_;
@@ -161,9 +160,26 @@ class Search {
   std::vector<float> threshold_;  // of best_
   std::vector<Found> found_;
 
+  // The values of each row as integers: with |x|_1 2^23 steps, no sum of products with weights of 8 bits leaves 32.
+  void round(int64_t from, int64_t to) {
+    x_.resize(static_cast<size_t>(X_.begin(to) - X_.begin(from)));
+    unit_.clear();
+    for (int64_t i = from; i < to; ++i) {
+      const float* x = X_.data + X_.begin(i);
+      double total = 0;
+      for (int64_t e = 0; e < X_.size(i); ++e) total += std::abs(x[e]);
+      const double steps = total > 0 && std::isfinite(total) ? kSteps / total : 0;
+      int32_t* to_x = x_.data() + (X_.begin(i) - X_.begin(from));
+      for (int64_t e = 0; e < X_.size(i); ++e) to_x[e] = static_cast<int32_t>(std::lround(x[e] * steps));
+      const float scale = row_scale(options_.rows, squared_length(x, X_.size(i)));
+      unit_.push_back(steps > 0 ? static_cast<float>(scale / steps) : 0.f);
+    }
+  }
+
   // A node is never better than what it inherits, so that a parent worse than what a row has already is passed over.
   void score(const LevelView& level, const std::vector<Visit>& visits, int64_t from) {
     std::array<float, kMaxChildren> score;
+    std::array<int32_t, kMaxChildren> sum;
     for (size_t v = 0; v < visits.size(); ++v) {
       const Visit& visit = visits[v];
       if (v + kAhead < visits.size()) prefetch_row(X_, from + visits[v + kAhead].row);
@@ -173,7 +189,8 @@ class Search {
       }
       const auto row = static_cast<size_t>(visit.row);
       if (visit.above < threshold_[row]) continue;
-      chunk.scores(X_, from + visit.row, row_scale_[row], found_, score.data());
+      const int32_t* x = x_.data() + (X_.begin(from + visit.row) - X_.begin(from));
+      chunk.scores(X_, from + visit.row, x, unit_[row], found_, sum.data(), score.data());
       float least = least_score(visit.above - threshold_[row], options_.power);
       for (int64_t c = 0; c < chunk.children(); ++c) {
         const float s = score[static_cast<size_t>(c)];
@@ -192,7 +209,9 @@ class Search {
     for (auto& visits : visits_) visits.clear();
     for (size_t i = 0; i < best_.size(); ++i) {
       size_t rank = 0;
-      for (const Scored& s : best_[i].sorted()) {
+      const std::vector<Scored>& sorted = best_[i].sorted();
+      for (const Scored& s : sorted) {
+        if (s.score < sorted.front().score - options_.slack) break;
         visits_[rank++ < kFirst ? 0 : 1].push_back({s.id, static_cast<int32_t>(i), options_.decay * s.score});
       }
     }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
         engine,
         ensemble,
         knn,
+        lexical,
         linear,
         mach,
         metrics,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers: all of them are imported on first use
     from xmc_fast._folder import load
     from xmc_fast.declare import LinearDeclare
     from xmc_fast.ensemble import Ensemble
+    from xmc_fast.lexical import Lexical
     from xmc_fast.linear import OneVsAll
     from xmc_fast.mach import Mach
     from xmc_fast.model import SparseModel
@@ -51,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Ensemble",
     "LabelTree",
+    "Lexical",
     "LinearDeclare",
     "Mach",
     "Neighbours",
@@ -66,6 +69,7 @@ __all__ = [
     "engine",
     "ensemble",
     "knn",
+    "lexical",
     "linear",
     "load",
     "mach",
@@ -89,6 +93,7 @@ __all__ = [
 _DEFINED_IN = {
     "Ensemble": "ensemble",
     "LabelTree": "tree",
+    "Lexical": "lexical",
     "LinearDeclare": "declare",
     "Mach": "mach",
     "Neighbours": "neighbours",

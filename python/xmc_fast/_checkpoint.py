@@ -16,6 +16,7 @@ import numpy.typing as npt
 from xmc_fast import _core
 from xmc_fast._files import locked, remove_leftovers, write_text
 from xmc_fast._folder import check_same_fit
+from xmc_fast._spill import Spill
 from xmc_fast._state import FOLDER, MULTIPLIERS, FitState
 from xmc_fast._work import DATA_NAME, Arrays, Work
 from xmc_fast.model import (
@@ -116,14 +117,21 @@ class LabelBlocks(Work):
 class Checkpoint:
     """Solved blocks, in memory or in a folder that a later fit goes on from; locked against other fits while open."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None, fit: Callable[[], dict[str, Any]]) -> None:
-        """``fit()`` is what the folder is bound to: parameters, labels, a hash of the data."""
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        fit: Callable[[], dict[str, Any]],
+        memory: int | None = None,
+    ) -> None:
+        """``fit()`` is what the folder is bound to: parameters, labels, a hash of the data. ``memory``: bytes that
+        blocks may take without a folder."""
         self.blocks: dict[int, Block] = {}
         self.reports: dict[int, dict[str, Any]] = {}
         self.done: set[int] = set()  # found in the folder
         self.folder = None if folder is None else Path(folder)
         self.data: str | None = None
         self._stack = contextlib.ExitStack()
+        self._spill = None if memory is None else self._stack.enter_context(Spill(memory))
         if self.folder is None:
             return
         settings = fit()
@@ -159,6 +167,8 @@ class Checkpoint:
             self.reports[number] = result if stored else work.store(number, result)
         else:
             self.blocks[number], self.reports[number] = result
+            if self._spill is not None:
+                self._spill.take(number, self.blocks)
 
     def finish(
         self, count: int, *, n_columns: int, bias: float | None, normalize: bool, params: dict[str, Any]

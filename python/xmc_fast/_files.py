@@ -6,15 +6,21 @@ import contextlib
 import ctypes
 import errno
 import glob
+import importlib
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(\d+)|(stdout|stderr))")
+_WINDOWS = os.name == "nt"
+_WAITS = (0.01, 0.05, 0.2, 0.5, 1.0)  # seconds: scanners open new files for a moment
 
 
 @contextlib.contextmanager
@@ -37,12 +43,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         yield target
         return
-    descriptor = _DESCRIPTOR.fullmatch(os.path.abspath(target))
+    # Windows has no /dev, and would put a drive before it
+    descriptor = _DESCRIPTOR.fullmatch(target.as_posix() if _WINDOWS else os.path.abspath(target))
     target = Path(tempfile.gettempdir(), "output") if descriptor else Path(os.path.realpath(target))
     with naming(Path(path)):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+        temporary = _new_file(target)
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -54,14 +59,73 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
                 return
             with naming(Path(path)):
                 os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _temporary_name(target: Path) -> Path:
+    return target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+
+
+def _new_file(target: Path) -> Path:
+    """A new file beside ``target``. The system applies the umask, which no thread can ask for without changing it."""
+    while True:
+        path = _temporary_name(target)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return path
+
+
+def replace(source: Path, target: Path) -> None:
+    """`os.replace`. Windows refuses while somebody has the file, or one of the folder, open or mapped: then it is tried
+    again for two seconds, and the error says so."""
+    for wait in _WAITS if _WINDOWS else ():
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            time.sleep(wait)
+    try:
+        os.replace(source, target)
+    except PermissionError as error:
+        if not _WINDOWS:
+            raise
+        why = "it is open in a process: close models that were loaded from it with mmap=True, or choose another name"
+        raise PermissionError(error.errno, why, str(target)) from None
+
+
+def _try_lock(folder: Path) -> int:
+    """A descriptor that holds the lock of a folder while it is open.
+
+    BlockingIOError: another has it; other OSError, or ImportError: there are no locks here.
+    """
+    if not _WINDOWS:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+    # A folder cannot be opened there: a file beside it is, which goes when it is closed. Beside it, because a folder
+    # in which a file is open cannot be renamed.
+    msvcrt: Any = importlib.import_module("msvcrt")
+    beside = folder.with_name(f"{folder.name}.lock")
+    try:
+        handle = os.open(beside, os.O_CREAT | os.O_RDWR | getattr(os, "O_TEMPORARY", 0))
+    except PermissionError:  # it is just being removed
+        raise BlockingIOError(errno.EAGAIN, "in use", str(folder)) from None
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    except OSError:
+        os.close(handle)
+        raise BlockingIOError(errno.EAGAIN, "in use", str(folder)) from None
+    return handle
 
 
 @contextlib.contextmanager
@@ -71,33 +135,29 @@ def locked(folder: Path, *, needed: bool = False) -> Iterator[None]:
     The lock goes with the process. Where the system or the file system has none there is none, and an OSError if
     it is ``needed``.
     """
+    handle = None
     try:
-        import fcntl
-    except ImportError:
+        handle = _try_lock(folder)
+    except BlockingIOError:
+        raise ValueError(
+            f"{folder} is in use by another fit: wait for it, or choose another folder"
+        ) from None
+    except FileNotFoundError:
+        raise
+    except (OSError, ImportError) as error:
         if needed:
-            raise OSError("this system has no flock") from None
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+            raise OSError(f"there are no locks here: {error}") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{folder} is in use by another fit: wait for it, or choose another folder"
-            ) from None
-        except OSError:
-            if needed:
-                raise
         yield
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a whole text file atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")  # the same bytes on every system
 
 
 @contextlib.contextmanager
@@ -106,15 +166,16 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     remove_abandoned(target.parent, target.name)
     with contextlib.ExitStack() as stack:
         while True:
-            folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+            folder = _temporary_name(target)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
             with contextlib.suppress(FileNotFoundError, ValueError):
                 stack.enter_context(locked(folder))
                 if folder.is_dir():  # and nobody took it for an abandoned one before it was locked
                     break
         try:
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(folder, 0o777 & ~umask)
             yield folder
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -129,7 +190,9 @@ def put_in_place(new: Path, target: Path) -> None:
     """
     try:
         if not target.is_dir() or not any(target.iterdir()):
-            os.replace(new, target)
+            if _WINDOWS and target.is_dir():
+                target.rmdir()  # there a folder replaces nothing, not even an empty one
+            replace(new, target)
             return
     except OSError as error:  # somebody else has just put a folder there
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -137,8 +200,8 @@ def put_in_place(new: Path, target: Path) -> None:
     old = new
     if not _exchange(new, target):
         old = new.with_suffix(".old")
-        os.rename(target, old)
-        os.rename(new, target)
+        replace(target, old)
+        replace(new, target)
     shutil.rmtree(old, ignore_errors=True)
 
 

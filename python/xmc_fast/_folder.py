@@ -24,6 +24,7 @@ from xmc_fast._files import naming, put_in_place, temporary_folder, write_text
 MANIFEST = "manifest.json"
 MOST = 2**31 - 1  # labels, features, and whatever else is counted
 MOST_LABELS = 2**28  # where no file grows with them, but the memory of a prediction does
+_TRIES = 100  # of opening a folder that others replace
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -35,6 +36,7 @@ KINDS = {
     "label_tree": "xmc_fast.tree:LabelTree",
     "mach": "xmc_fast.mach:Mach",
     "neighbours": "xmc_fast.neighbours:Neighbours",
+    "lexical": "xmc_fast.lexical:Lexical",
     "ensemble": "xmc_fast.ensemble:Ensemble",
     "linear_declare": "xmc_fast.declare:LinearDeclare",
     "declare": "xmc_fast.nn:Declare",
@@ -102,25 +104,46 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Model:
 def opening(load: Callable[_P, _T]) -> Callable[_P, _T]:
     """For the ``load(cls, directory, ...)`` of a class: whatever a bad folder leads to is a `ModelFormatError`.
 
-    Arguments that the function does not have, missing memory and errors of the system stay what they are.
+    Arguments that the function does not have, missing memory and errors of the system stay what they are. A folder
+    that is replaced while it is read is read again: no model is made of files of two.
     """
     signature = inspect.signature(load)
 
     @functools.wraps(load)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         directory = signature.bind(*args, **kwargs).arguments.get("directory")
-        try:
-            return load(*args, **kwargs)
-        except (OSError, MemoryError, ImportError):
-            raise
-        except ModelFormatError as error:
-            if str(directory) in str(error):
+        for _ in range(_TRIES):
+            before = _identity(directory)
+            try:
+                model = load(*args, **kwargs)
+            except (MemoryError, ImportError):
                 raise
-            raise ModelFormatError(f"{directory}: {error}") from error
-        except Exception as error:
-            raise ModelFormatError(f"{directory}: damaged ({type(error).__name__}: {error})") from error
+            except Exception as error:
+                if before != _identity(directory):
+                    continue
+                if isinstance(error, OSError):
+                    raise
+                if not isinstance(error, ModelFormatError):
+                    raise ModelFormatError(
+                        f"{directory}: damaged ({type(error).__name__}: {error})"
+                    ) from error
+                if str(directory) in str(error):
+                    raise
+                raise ModelFormatError(f"{directory}: {error}") from error
+            if before == _identity(directory):
+                return model
+        raise ModelFormatError(f"{directory}: replaced {_TRIES} times while it was opened")
 
     return wrapped
+
+
+def _identity(directory: Any) -> tuple[int, ...] | None:
+    """What differs between a folder and the one that replaces it."""
+    try:
+        status = os.stat(directory)
+    except (OSError, TypeError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def count(value: Any, name: str, low: int = 0, high: int = MOST) -> int:

@@ -20,10 +20,28 @@ def set_progress(show: bool | None) -> None:
     _shown = show
 
 
+class _Silent:
+    """A bar that is not shown. tqdm's own would take locks that are shared with forked processes: a child that is
+    killed while it holds one would stop all others."""
+
+    def update(self, n: float = 1) -> None: ...
+
+    def set_postfix(self, *args: Any, **values: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 def progress(total: int | None, *, unit: str, desc: str = "", disable: bool | None = None) -> Any:
     """A tqdm bar (``update(n)``, context manager), shown as `set_progress` says."""
-    from tqdm import tqdm
-
     if disable is None:
         disable = not (sys.stderr.isatty() if _shown is None else _shown)
-    return tqdm(total=total, unit=unit, desc=desc, disable=disable, dynamic_ncols=True, leave=False)
+    if disable:
+        return _Silent()
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=unit, desc=desc, dynamic_ncols=True, leave=False)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from xmc_fast import metrics
 from xmc_fast._files import write_text
 from xmc_fast._folder import check_same_fit, read_json
-from xmc_fast._validate import features, fingerprint
+from xmc_fast._validate import features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
@@ -35,17 +35,19 @@ TEXT_PARAMETERS = (
     "hashing",
 )
 STARTS_FROM = ("C", "positive_weight", "prune")  # settings that differ in these only share a start
+BY_LABEL = ("macro", "coverage")  # metrics for which labels compete for the places of a row
 FEWEST_ROWS, FEWEST_LABELS = 500, 64  # smaller parts tell too little
 
 
 @dataclass(frozen=True)
 class Part:
-    """Training rows (ascending), labels and validation rows of a trial."""
+    """Training rows (ascending), labels and validation rows of a trial; which share of the rows' labels these are."""
 
     fold: int
     rows: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
     valid: npt.NDArray[np.int64]
+    share: float
 
 
 class Data:
@@ -101,7 +103,7 @@ class Data:
         by_count = present[np.argsort(-counts[present], kind="stable")]
         wanted = min(len(present), max(FEWEST_LABELS, round(labels * len(present))))
         some = by_count[np.unique(np.linspace(0, len(by_count) - 1, wanted).astype(int))]
-        return Part(fold, chosen, np.sort(some), valid)
+        return Part(fold, chosen, np.sort(some), valid, len(some) / max(len(present), 1))
 
     def matrix(self, options: Mapping[str, Any], fold: int) -> sp.csr_matrix:
         """Features of all rows; of texts with the terms of the fold's training rows. The last one is kept."""
@@ -133,7 +135,8 @@ def scores(
     """
     X = data.matrix(text_options(group[0]), part.fold)
     truth = data.Y[part.valid][:, part.labels]
-    asked = np.flatnonzero(np.diff(truth.indptr))
+    by_label = metric.startswith(BY_LABEL)
+    asked = np.arange(len(part.valid)) if by_label else np.flatnonzero(np.diff(truth.indptr))
     truth, X_valid = truth[asked], X[part.valid[asked]]
     X_train, Y_train = X[part.rows], data.Y[part.rows][:, part.labels]
     k = int(metric.rpartition("@")[2])
@@ -153,7 +156,22 @@ def scores(
         delta = setting.get("prune", usual)
         model = fitted[1] if delta == first.prune else fitted[1].prune(delta)
         top = model.predict(X_valid, k, n_jobs=data.n_jobs)
+        if by_label:
+            top = shortened(top, k * part.share)
         yield setting, round(float(metrics.report(truth, top, k=[k])[metric]), 9)
+
+
+def shortened(top: sp.csr_matrix, k: float) -> sp.csr_matrix:
+    """The k best of each row on average, k a fraction: of 1.5, one and two by turns.
+
+    Of k places for all labels, a share of the labels (of every frequency) gets that share. With all k places for them
+    rare labels would never have to win a place, and settings that help them would seem useless.
+    """
+    cuts = np.floor(k * np.arange(top.shape[0] + 1) + 1e-9).astype(np.int64)
+    count = np.minimum(np.diff(cuts), np.diff(top.indptr))
+    starts = np.concatenate([[0], np.cumsum(count)])
+    kept = np.repeat(top.indptr[:-1] - starts[:-1], count) + np.arange(starts[-1])
+    return to_scipy(starts, top.indices[kept], top.data[kept], top.shape)
 
 
 def _from_first(first: OneVsAll, start: dict[str, Any], setting: dict[str, Any], X: Any, Y: Any) -> Any:

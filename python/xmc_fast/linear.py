@@ -16,6 +16,8 @@ from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_co
 from xmc_fast._folder import replace_folder
 from xmc_fast._problem import INITS, check_parameters, label_range_of, problem_of, seed_of, settings_of
 from xmc_fast._progress import progress
+from xmc_fast._refit import at_once
+from xmc_fast._spill import least_memory
 from xmc_fast._state import FOLDER as STATE
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
@@ -139,6 +141,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    @at_once
     def fit(
         self,
         X: Any,
@@ -148,6 +151,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         checkpoint: str | os.PathLike[str] | None = None,
         engine: Any = None,
         keep_state: bool = False,
+        memory: int | None = None,
     ) -> OneVsAll:
         """Train.
 
@@ -169,6 +173,10 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         keep_state : bool
             Keep what `update` needs (``state_``): X and Y, and 8 bytes for every row inside a label's margin.
             Saved beside the model.
+        memory : int, optional
+            Bytes that the fit may take beside X and Y. Blocks that do not fit are handed to temporary files, from
+            which ``model_`` is mapped, and removed with it; the model has the same bytes. Smaller ``block_labels``
+            leave more room. A ``checkpoint`` keeps no blocks in memory anyway.
         """
         if Y is None:
             raise ValueError("OneVsAll requires y to be passed, but the target y is None")
@@ -186,7 +194,11 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
         options["keep_multipliers"] = bool(keep_state) and self._solver() == "dual"
         settings = settings_of(self, seed)
         fit = {**settings, "labels": list(label_range)}
-        with Checkpoint(checkpoint, lambda: {**fit, "data": fingerprint(arrays)}) as store:
+        with Checkpoint(
+            checkpoint,
+            lambda: {**fit, "data": fingerprint(arrays)},
+            self._memory_of_blocks(memory, x, label_range),
+        ) as store:
             work = LabelBlocks(label_range, int(self.block_labels), options, store.folder)
             work.key = store.data
             placement = self._solve(work, arrays, store, engine)
@@ -211,6 +223,7 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             self.model_.params["size"] = self.size if self.size == "small" else most
         return self
 
+    @at_once
     def update(
         self,
         X: Any = None,
@@ -386,6 +399,17 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
             rows = len(arrays["x_dense"]) or len(arrays["x_indptr"]) - 1
             cost = expected_cost(np.diff(arrays["y_indptr"]), rows, [blocks[b] for b in todo])
             return {"engine": engine.run(work, arrays, todo, cost, n_jobs=self.n_jobs, on_block=on_block)}
+
+    def _memory_of_blocks(self, memory: int | None, x: Any, labels: tuple[int, int]) -> int | None:
+        """What the budget of a fit leaves for solved blocks."""
+        if memory is None:
+            return None
+        least = least_memory(x, labels[1] - labels[0], resolve_threads(self.n_jobs))
+        if memory < least:
+            raise ValueError(
+                f"memory must be at least {least} bytes for these data and threads, got {memory}"
+            )
+        return int(memory) - least
 
     def _solver(self) -> str:
         """The core's name of the solver. A model to start from is for the Newton solver."""

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from xmc_fast import _core
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._progress import progress
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, aligned, features, labels
 from xmc_fast.declare._estimator import CompressedLabels
@@ -127,6 +128,7 @@ class LinearDeclare(OneRow, CompressedLabels):
 
     _kind = "linear_declare"
 
+    @at_once
     def fit(self, X: Any, Y: Any) -> LinearDeclare:
         """X : (n, D) features, Y : (n, L) binary labels."""
         x = features(X)
@@ -144,6 +146,7 @@ class LinearDeclare(OneRow, CompressedLabels):
         z += intercept
         return z
 
+    @of_one_model
     def predict(self, X: Any, k: int = 5) -> sp.csr_matrix:
         """(n, L) CSR of the k best labels per row, best first."""
         return self.recovery_.predict(self.transform(X), k, n_jobs=self.n_jobs)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from xmc_fast._validate import features, to_scipy
 from xmc_fast._work import Arrays, Work
 from xmc_fast.engine._run import run
-from xmc_fast.model import Block, Calibration, SparseModel, merge_topk, read_block
+from xmc_fast.model import Block, Calibration, SparseModel, merge_topk
 
 SHARD_WEIGHTS = 4 << 20  # a worker's task has at least so many weights, if the model has
 MIN_SHARDS = 8
@@ -38,9 +38,13 @@ class _Shards(Work):
     ) -> None:
         shape = (len(arrays["x_indptr"]) - 1, self.n_features)
         X = to_scipy(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], shape)
+        stored = [] if self.source is None else SparseModel.load(self.source).blocks
         for shard in blocks:
             first, last = self.first[shard], self.first[shard + 1]
-            parts = [self._block(arrays, b, first) for b in range(self.cuts[shard], self.cuts[shard + 1])]
+            parts = [
+                _block(arrays, stored, b, first, self.n_columns)
+                for b in range(self.cuts[shard], self.cuts[shard + 1])
+            ]
             model = SparseModel(parts, **self.settings)
             if self.proba:
                 model.calibration = Calibration(
@@ -48,13 +52,14 @@ class _Shards(Work):
                 )
             emit(shard, model.predict(X, self.k, proba=self.proba, n_jobs=threads))
 
-    def _block(self, arrays: Arrays, number: int, first: int) -> Block:
-        if self.source is not None:
-            block, _ = read_block(self.source, number, mmap=True)
-            return Block(block.first_label - first, block.n_columns, block.indptr, block.indices, block.data)
-        start = int(arrays["first_label"][number]) - first
-        parts = (arrays[f"{part}.{number}"] for part in ("indptr", "indices", "data"))
-        return Block(start, self.n_columns, *parts)
+
+def _block(arrays: Arrays, stored: list[Block], number: int, first: int, n_columns: int) -> Block:
+    """A block of the model, with labels counted from ``first``."""
+    if stored:
+        block = stored[number]
+        return Block(block.first_label - first, n_columns, block.indptr, block.indices, block.data)
+    start = int(arrays["first_label"][number]) - first
+    return Block(start, n_columns, *(arrays[f"{part}.{number}"] for part in ("indptr", "indices", "data")))
 
 
 def predict(
@@ -62,7 +67,7 @@ def predict(
 ) -> sp.csr_matrix:
     """`SparseModel.predict` on an engine's workers.
 
-    Workers map a saved model from its folder, which they must all see; one in memory is shipped with X, once per
+    Workers open a saved model in its folder, which they must all see; one in memory is shipped with X, once per
     machine. Scores may differ in the last bit from those of one process: the order of a sum goes by the shard.
 
     Examples
@@ -92,7 +97,7 @@ def predict(
 
 
 def _blocks_folder(model: Any) -> Any:
-    """Where workers can map the model's blocks; None: nowhere."""
+    """Where workers find the model's weights; None: nowhere."""
     return None if model.compressed else model.folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import threading
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -125,6 +126,7 @@ class NoData(Exception):
 
 
 _seen = ""  # the data this process opened last
+_SEEN_LOCK = threading.Lock()
 
 
 def _open(key: str, source: Any) -> tuple[Arrays, int]:
@@ -139,5 +141,6 @@ def _open(key: str, source: Any) -> tuple[Arrays, int]:
         arrays, metadata = read_tensors(source)
         if metadata.get("key") != key:
             raise NoData
-    first, _seen = _seen != key, key
+    with _SEEN_LOCK:
+        first, _seen = _seen != key, key
     return arrays, sum(array.nbytes for array in arrays.values()) if first else 0

@@ -77,7 +77,7 @@ class _Repeats(Work):
         target = _store.repeat_path(self.folder or Path(), block)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         try:
-            _repeats.storable(result).save(temporary)
+            _repeats.save(result, temporary)
             os.rename(temporary, target)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)

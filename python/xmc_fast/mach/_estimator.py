@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from xmc_fast import _core
 from xmc_fast._folder import MOST_LABELS, opening
 from xmc_fast._progress import progress
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import to_scipy, valid_csr
 from xmc_fast._work import check_engine
@@ -78,6 +79,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
     n_jobs: int | None = None
     random_state: int = 0
 
+    @at_once
     def fit(
         self,
         X: Any,
@@ -126,13 +128,14 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
                     )
                     model = _repeats.fitted(_repeats.new_base(self.base, r).fit(X, buckets))
                     if path is not None:
-                        _repeats.storable(model).save(path)
+                        _repeats.save(model, path)
                 if path is not None:
                     model = _repeats.load(path, (self.n_buckets, self.n_features_in_))
                 self.models_.append(model)
                 bar.update(1)
         return self
 
+    @at_once
     def fit_stream(
         self,
         chunks: Callable[[], Iterable[tuple[Any, Any]]],
@@ -188,11 +191,12 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
             if r in models:
                 done = _repeats.fitted(models[r])
                 if path is not None:
-                    _repeats.storable(done).save(path)
+                    _repeats.save(done, path)
             shape = (self.n_buckets, self.n_features_in_)
             self.models_.append(done if path is None else _repeats.load(path, shape))
         return self
 
+    @of_one_model
     def predict(
         self, X: Any, k: int = 5, *, top_buckets: int | None = None, engine: Any = None
     ) -> sp.csr_matrix:
@@ -265,10 +269,18 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
             p /= p.sum(axis=2, keepdims=True)
         return p
 
-    def compress(self, *, keep_top: int | None = None, dtype: npt.DTypeLike = "float32") -> Mach:
-        """A fitted copy with at most ``keep_top`` weights per bucket, the largest, in float32 or float16.
+    def compress(
+        self,
+        *,
+        keep_top: int | None = None,
+        dtype: npt.DTypeLike = "float32",
+        delta: float | None = None,
+    ) -> Mach:
+        """A fitted copy with at most ``keep_top`` weights per bucket, the largest, in float32 or float16; or with
+        ``delta`` in the small form, without the weights below it (`SparseModel.compress`).
 
-        For bases that leave a `SparseModel`. Bucket models are dense, so that this is what makes them small.
+        For bases that leave a `SparseModel`. Bucket models are dense, so that this is what makes them small. The small
+        form has the fewest bytes on disk and in memory; it predicts more slowly.
         """
         self._check_fitted()
         for model in self.models_:
@@ -277,7 +289,10 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         small = clone(self)
         small.n_labels_, small.n_features_in_ = self.n_labels_, self.n_features_in_
         kept = [model if keep_top is None else model.keep_top(keep_top) for model in self.models_]
-        small.models_ = [model.astype(dtype) for model in kept]
+        if delta is None:
+            small.models_ = [model.astype(dtype) for model in kept]
+        else:
+            small.models_ = [model.compress(delta=delta, n_jobs=self.n_jobs) for model in kept]
         return small  # type: ignore[no-any-return]
 
     @property
@@ -292,7 +307,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         models = [_repeats.storable(model) for model in self.models_]
         with _store.new_folder(Path(directory), self._settings()) as folder:
             for r, model in enumerate(models):
-                model.save(_store.repeat_path(folder, r))
+                _repeats.save(model, _store.repeat_path(folder, r))
 
     @classmethod
     @opening

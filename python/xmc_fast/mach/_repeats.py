@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 
+from xmc_fast._folder import replace_folder
 from xmc_fast._validate import features, to_scipy
 from xmc_fast.model import ModelFormatError, SparseModel
 
@@ -50,6 +52,15 @@ def storable(model: Any) -> Any:
     )
 
 
+def save(model: Any, path: Path) -> None:
+    """Write a repetition's folder. Buckets are scored by products with the weights by label, so these are stored."""
+    if not isinstance(model, SparseModel):
+        storable(model).save(path)
+        return
+    with replace_folder(path) as folder:
+        model.write(folder, by_label=True)
+
+
 def load(path: Path, shape: tuple[int, int], *, mmap: bool = True, verify: bool = False) -> Any:
     """The repetition stored in a folder, of ``shape`` (buckets, features)."""
     if (path / "network.safetensors").is_file():
@@ -74,11 +85,14 @@ def scores(model: Any, X: Any, n_buckets: int) -> npt.NDArray[np.float32]:
             )
         return given
     x = features(X, n_features=model.n_features)
+    if model.compressed:  # as it is stored, sorted, and put back in order
+        top = model.predict(to_scipy(*x), n_buckets, n_jobs=1)
+        out = np.empty((x.shape[0], n_buckets), np.float32)
+        out[np.repeat(np.arange(x.shape[0]), n_buckets), top.indices] = top.data
+        return out
     rows = to_scipy(*x)
-    if model.normalize:
-        norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), np.float64)).ravel()
-        scale = (1 / np.where(norms > 0, norms, 1)).astype(np.float32)
-        rows = to_scipy(x.indptr, x.indices, x.data * np.repeat(scale, np.diff(x.indptr)), x.shape)
+    if model.normalize and rows.nnz:
+        rows = normalize(rows)
     out = np.empty((x.shape[0], n_buckets), np.float32)
     for block in model.blocks:
         W = block.to_csr()

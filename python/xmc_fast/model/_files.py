@@ -6,24 +6,37 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from xmc_fast import _folder
 from xmc_fast._folder import ModelFormatError
 from xmc_fast.model import _storage
 from xmc_fast.model._calibrate import read_calibration, write_calibration
+from xmc_fast.model._layout import StoredLayout, read_layout, store_layout, write_layout
 from xmc_fast.model._names import ROLES, write_names
 from xmc_fast.model._packed import Packed, read_packed, write_packed
 
-PACKED_FILE = "packed.safetensors"
-
 
 def write_model(
-    model: Any, folder: Path, *, feature_names: Any = None, files: dict[str, str] | None = None, kind: str
+    model: Any,
+    folder: Path,
+    *,
+    feature_names: Any = None,
+    files: dict[str, str] | None = None,
+    kind: str,
+    by_label: bool = False,
 ) -> None:
     """Write a `SparseModel`'s files into an existing folder, the manifest last."""
     weights = model.weights
     small = isinstance(weights, Packed)
-    if small:
-        write_packed(folder / PACKED_FILE, weights)
+    if by_label and not small:
+        weights = model.blocks
+    elif isinstance(weights, list) and model.dtype == np.float32:
+        weights = store_layout(model.blocks, model.n_labels, model.n_columns, model._layout)
+    if isinstance(weights, Packed):
+        write_packed(folder / "packed.safetensors", weights)
+    elif isinstance(weights, StoredLayout):
+        write_layout(folder / "layout.safetensors", weights)
     else:
         for index, block in enumerate(weights):
             _storage.write_block(folder, index, block.first_label, block)
@@ -37,8 +50,9 @@ def write_model(
         files["calibration"] = "calibration.safetensors"
         write_calibration(folder / files["calibration"], model.calibration)
     common = {"bias": model.bias, "normalize": model.normalize, "params": model.params}
-    if small:
-        _storage.write_packed_manifest(folder, weights, PACKED_FILE, **common, files=files, kind=kind)
+    if not isinstance(weights, list):
+        form = "packed" if small else "layout"
+        _storage.write_one_file_manifest(folder, weights, form, **common, files=files, kind=kind)
     else:
         shape = {"n_columns": model.n_columns, "n_labels": model.n_labels}
         _storage.write_manifest(folder, **common, **shape, files=files, kind=kind)
@@ -49,13 +63,17 @@ def load_model(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verif
     folder = Path(directory)
     manifest = _storage.read_manifest(folder)
     weights: Any
-    if "packed" in manifest:
-        path = folder / manifest["packed"]["file"]
-        weights, metadata = read_packed(path, mmap=mmap, verify=verify)
-        if verify and metadata.get("crc32") != manifest["packed"].get("crc32"):
-            raise ModelFormatError(f"{path}: damaged, checksum differs from the manifest")
-    else:
+    form = next((form for form in _storage.ONE_FILE if form in manifest), None)
+    if form is None:
         weights = _storage.read_blocks(folder, manifest, mmap=mmap, verify=verify)
+    else:
+        path, options = folder / manifest[form]["file"], {"mmap": mmap, "verify": verify}
+        if form == "packed":
+            weights, metadata = read_packed(path, **options)
+        else:
+            weights, metadata = read_layout(path, manifest[form].get("ends"), **options)
+        if verify and metadata.get("crc32") != manifest[form].get("crc32"):
+            raise ModelFormatError(f"{path}: damaged, checksum differs from the manifest")
     files = manifest["files"]
     try:
         model = cls(

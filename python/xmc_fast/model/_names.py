@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmc_fast._files import atomic_path, write_text
 from xmc_fast._folder import ModelFormatError
@@ -52,3 +52,29 @@ def read_names(path: Path, role: str, expected: int) -> list[str] | None:
         return check_names(role, names, expected)
     except (OSError, ValueError, RecursionError, zlib.error) as error:
         raise ModelFormatError(f"{path}: missing or damaged ({error})") from None
+
+
+class NamesFile(NamedTuple):
+    """A file of names as it was when its model was opened, to be read when they are first used."""
+
+    path: Path
+    state: tuple[int, ...]
+
+    @classmethod
+    def at(cls, path: Path) -> NamesFile:
+        return cls(path, cls._state_of(path))
+
+    def read(self, role: str, expected: int) -> list[str] | None:
+        """The names; an error if another model took the folder's place: they would be those of other labels."""
+        names = read_names(self.path, role, expected)
+        if self._state_of(self.path) != self.state:
+            raise ModelFormatError(f"{self.path}: replaced since the model was opened: open it again")
+        return names
+
+    @staticmethod
+    def _state_of(path: Path) -> tuple[int, ...]:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise ModelFormatError(f"{path}: missing or damaged ({error})") from None
+        return status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,10 +19,11 @@ from xmc_fast.model._calibrate import Calibration, fit_calibration, is_relevant,
 from xmc_fast.model._compress import compress
 from xmc_fast.model._concat import concat
 from xmc_fast.model._files import load_model, write_model
-from xmc_fast.model._names import ROLES, check_names, read_names
+from xmc_fast.model._layout import StoredLayout
+from xmc_fast.model._names import ROLES, NamesFile, check_names
 from xmc_fast.model._packed import Packed
 from xmc_fast.model._predict import NONE, build_layout, in_layout, one_row, top_csr
-from xmc_fast.model._storage import Block, check_blocks, joined
+from xmc_fast.model._storage import Block, block_path, check_block, joined
 
 
 class SparseModel:
@@ -64,24 +65,25 @@ class SparseModel:
         feature_names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
     ) -> None:
-        self.weights: Packed | list[Block] = weights if isinstance(weights, Packed) else joined(weights)
+        one = isinstance(weights, (Packed, StoredLayout))
+        self.weights: Packed | StoredLayout | list[Block] = weights if one else joined(weights)
         self.bias = None if bias is None else float(bias)
         if self.bias is not None and not np.isfinite(self.bias):
             raise ValueError(f"bias must be finite, got {bias}")
         self.normalize = bool(normalize)
         self.params = dict(params or {})
-        parts = [self.weights] if isinstance(self.weights, Packed) else self.weights
+        parts = self.weights if isinstance(self.weights, list) else [self.weights]
         self.n_labels = sum(part.n_labels for part in parts)
         self.n_columns = parts[0].n_columns
         self.n_features = self.n_columns - (self.bias is not None)
         if self.n_features < 0:
             raise ValueError("weights have no column for the bias")
         self.folder: Path | None = None  # it was loaded from there
-        self._layout: _core.PredictLayout | None = None  # made at the first predict, unless compressed
-        self._blocks: list[Block] | None = None  # checked, or unpacked
+        self._layout: _core.PredictLayout | None = None  # made at the first predict of blocks
+        self._blocks: list[Block] | None = None  # checked, or made from the stored form
         self._calibration: Calibration | None = None
         self._padded: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
-        self._names: dict[str, list[str] | Path | None] = {
+        self._names: dict[str, list[str] | NamesFile | None] = {
             "feature_names": check_names("feature_names", feature_names, self.n_features),
             "label_names": check_names("label_names", label_names, self.n_labels),
         }
@@ -104,21 +106,24 @@ class SparseModel:
 
     @property
     def blocks(self) -> list[Block]:
-        """The weights as blocks of labels. Those of a compressed model are unpacked on first use and kept."""
-        if self._blocks is None:
-            if isinstance(self.weights, Packed):
-                self._blocks = self.weights.blocks()
+        """The weights as blocks of labels. Those of a saved model are made from its file on first use and kept."""
+        blocks = self._blocks
+        if blocks is None:
+            if isinstance(self.weights, list):
+                blocks = self.weights
+                for number, block in enumerate(blocks):  # not from a file, or mapped: it may have changed
+                    check_block(block, None if self.folder is None else block_path(self.folder, number))
             else:
-                check_blocks(self.weights, self.folder)
-                self._blocks = self.weights
-        return self._blocks
+                blocks = self.weights.blocks()
+            self._blocks = blocks
+        return blocks
 
     @property
     def nnz(self) -> int:
         """Number of stored weights."""
-        if isinstance(self.weights, Packed):
-            return self.weights.nnz
-        return sum(block.nnz for block in self.weights)
+        return (
+            sum(block.nnz for block in self.weights) if isinstance(self.weights, list) else self.weights.nnz
+        )
 
     @property
     def density(self) -> float:
@@ -128,14 +133,16 @@ class SparseModel:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights in memory (mapped or not)."""
-        if isinstance(self.weights, Packed):
-            return self.weights.nbytes
-        return sum(block.nbytes for block in self.weights)
+        if isinstance(self.weights, list):
+            return sum(block.nbytes for block in self.weights)
+        return self.weights.nbytes
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type the weights are stored in: float32, float16, or uint8 of a compressed model."""
-        return np.dtype(np.uint8 if isinstance(self.weights, Packed) else self.weights[0].data.dtype)
+        if isinstance(self.weights, list):
+            return np.dtype(self.weights[0].data.dtype)
+        return np.dtype(np.uint8 if self.compressed else np.float32)
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -209,15 +216,15 @@ class SparseModel:
 
         Weights are pruned at a threshold and rounded to 255 values. The threshold is ``delta`` if given; else
         with ``max_bytes`` the smallest one whose weights fit; else with held-out rows the largest one that costs
-        at most ``max_loss``; else 0.05.
+        at most ``max_loss``; else 0.03, which costs no accuracy with the default parameters of `OneVsAll`.
 
         Parameters
         ----------
         X, Y : n x n_features, n x n_labels, optional
             Rows the model was not trained on, and their relevant labels.
         max_loss : float
-            Points (of 100) of P@5 that may be lost, by the best rising curve through what these rows lose at
-            twelve thresholds. A few thousand rows tell a tenth of a point.
+            Points (of 100) of P@1, of P@3 and of P@5 that may be lost, by the best rising curves through what these
+            rows lose at twelve thresholds. A tenth of a point takes tens of thousands of rows to tell.
         delta : float, optional
             Weights of smaller absolute value are dropped; the bias stays.
         max_bytes : int, optional
@@ -253,13 +260,15 @@ class SparseModel:
         feature_names: Sequence[str] | None = None,
         files: dict[str, str] | None = None,
         kind: str = "sparse_model",
+        by_label: bool = False,
     ) -> None:
         """Write the model's files into an existing folder (`save` does it safely).
 
         ``feature_names`` replaces the model's; ``files`` (role -> name) are other files already there; ``kind``
-        is what `xmc_fast.load` opens the folder as.
+        is what `xmc_fast.load` opens the folder as. ``by_label`` stores an exact model as blocks, for a reader that
+        uses the weights by label.
         """
-        write_model(self, folder, feature_names=feature_names, files=files, kind=kind)
+        write_model(self, folder, feature_names=feature_names, files=files, kind=kind, by_label=by_label)
 
     @classmethod
     @_folder.opening
@@ -276,28 +285,26 @@ class SparseModel:
             Map the weights instead of reading them: opens at once, processes share the pages.
         verify : bool
             Read every byte and check it. Missing and truncated files are noticed in any case, and so is what
-            could make prediction read wrong memory: when opened, or where all weights must be read for it, at
-            their first use.
+            could make prediction read wrong memory.
         """
         model: SparseModel = load_model(cls, directory, mmap=mmap, verify=verify)
-        if verify:
-            model.blocks  # noqa: B018  checked here and not at the first use
         return model
 
     def prepare(self, *, n_jobs: int | None = None) -> SparseModel:
         """Build the prediction layout now instead of at the first `predict`; returns the model.
 
-        A compressed model needs none.
+        A model that was saved in this version, or compressed, is stored as it predicts and needs none.
         """
         self._prepared(n_jobs)
         return self
 
     def _prepared(self, n_jobs: int | None) -> _core.PredictLayout | _core.PackedModel:
-        if isinstance(self.weights, Packed):
+        if not isinstance(self.weights, list):
             return self.weights.opened
-        if self._layout is None:
-            self._layout = build_layout(self.blocks, self.n_labels, self.n_columns, n_jobs)
-        return self._layout
+        layout = self._layout
+        if layout is None:  # threads that come here at once make the same one
+            layout = self._layout = build_layout(self.blocks, self.n_labels, self.n_columns, n_jobs)
+        return layout
 
     def predict(
         self, X: Any, k: int = 5, *, proba: bool = False, n_jobs: int | None = None, engine: Any = None
@@ -411,20 +418,22 @@ class SparseModel:
         self._padded = None
 
     def _calibration_arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        if self._calibration is None:
+        calibration, padded = self._calibration, self._padded
+        if calibration is None:
             raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
-        if self._padded is None:
-            form = self.weights if isinstance(self.weights, Packed) else self._layout
-            order = {} if form is None else form.arrays if isinstance(form, Packed) else form.arrays()
-            both = self._calibration.scale, self._calibration.shift
-            self._padded = in_layout(both[0], order["label"]), in_layout(both[1], order["label"])
-        return self._padded
+        if padded is None:
+            weights, layout = self.weights, self._layout
+            stored = weights.arrays if not isinstance(weights, list) else layout.arrays() if layout else {}
+            label = stored["label"]
+            padded = in_layout(calibration.scale, label), in_layout(calibration.shift, label)
+            self._padded = padded
+        return padded
 
     def _always(self) -> int:
         """The column that pruning leaves alone, -1: none."""
         return -1 if self.bias is None else self.n_columns - 1
 
-    def _with(self, weights: list[Block] | Packed) -> SparseModel:
+    def _with(self, weights: list[Block] | Packed | StoredLayout) -> SparseModel:
         """This model with other weights."""
         model = SparseModel(weights, bias=self.bias, normalize=self.normalize, params=self.params)
         model._names = dict(self._names)
@@ -432,10 +441,10 @@ class SparseModel:
 
     def set_names_file(self, role: str, path: Path) -> None:
         """Where the names of a role ("feature_names" or "label_names") are, for their first use."""
-        self._names[role] = path
+        self._names[role] = NamesFile.at(path)
 
     def _read_names(self, role: str, expected: int) -> list[str] | None:
         names = self._names[role]
-        if isinstance(names, Path):
-            names = self._names[role] = read_names(names, role, expected)
+        if isinstance(names, NamesFile):
+            names = self._names[role] = names.read(role, expected)
         return names

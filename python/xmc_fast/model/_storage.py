@@ -1,19 +1,21 @@
 """The folder a model lives in: label blocks as safetensors files and one JSON manifest.
 
-Exact models:
 ``block-00000.safetensors``  the weights of consecutive labels as CSR: ``indptr`` int64, ``indices`` uint16
 where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
 ``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
 block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
-Small models have ``packed.safetensors`` instead of blocks (`xmc_fast.model._packed`).
+Blocks are what a fit with a checkpoint writes, and models of 16-bit weights. Other saved models have one file instead,
+which predicts as it is: ``layout.safetensors`` (`xmc_fast.model._layout`), or ``packed.safetensors`` of a small one
+(`xmc_fast.model._packed`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from xmc_fast.model._tensors import Tensors, checksum, read_tensors, write_tenso
 
 FORMAT = "xmc_fast.sparse_model"
 FORMAT_VERSION = 1
-PACKED_VERSION = 2  # of a manifest with packed weights instead of blocks
+ONE_FILE = {"packed": 2, "layout": 3}  # version of a manifest with one such file instead of blocks
 KINDS = ("sparse_model", "text_model")  # of a folder with label blocks
 _BLOCK_NAME = re.compile(r"block-(\d+)\.safetensors")
 
@@ -123,20 +125,19 @@ def joined(weights: Any) -> list[Block]:
     return blocks
 
 
-def check_blocks(blocks: Iterable[Block], folder: Path | None = None, n_jobs: int | None = None) -> None:
-    """An error unless each label's columns are ascending and there are so many; ``folder`` is where they are from."""
-    for index, block in enumerate(blocks):
-        try:
-            _core.check_rows(block.indptr, block.indices, block.n_columns, resolve_threads(n_jobs))
-        except (TypeError, ValueError) as error:
-            where = "" if folder is None else f"{block_path(folder, index)}: "
-            last = block.first_label + block.n_labels - 1
-            if isinstance(error, TypeError):
-                types = f"{block.indptr.dtype} and {block.indices.dtype}"
-                error = ValueError(f"indptr int64 and indices int32 or uint16 expected, got {types}")
-            raise ModelFormatError(
-                f"{where}the weights of labels {block.first_label} to {last} are damaged: {error}"
-            ) from None
+def check_block(block: Block, path: Path | None = None, n_jobs: int | None = None) -> None:
+    """An error unless each label's columns are ascending and there are so many; ``path`` is where they are from."""
+    try:
+        _core.check_rows(block.indptr, block.indices, block.n_columns, resolve_threads(n_jobs))
+    except (TypeError, ValueError) as error:
+        where = "" if path is None else f"{path}: "
+        last = block.first_label + block.n_labels - 1
+        if isinstance(error, TypeError):
+            types = f"{block.indptr.dtype} and {block.indices.dtype}"
+            error = ValueError(f"indptr int64 and indices int32 or uint16 expected, got {types}")
+        raise ModelFormatError(
+            f"{where}the weights of labels {block.first_label} to {last} are damaged: {error}"
+        ) from None
 
 
 def block_path(directory: str | os.PathLike[str], index: int) -> Path:
@@ -195,7 +196,14 @@ def read_block(
 def _open_block(
     path: Path, *, map_file: bool, verify: bool
 ) -> tuple[Block, dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """A block, its extra arrays and its metadata."""
+    """A block, checked, its extra arrays and its metadata."""
+    with remembered(path) as known:
+        return _read_block(path, map_file, verify, known)
+
+
+def _read_block(
+    path: Path, map_file: bool, verify: bool, known: bool
+) -> tuple[Block, dict[str, npt.NDArray[Any]], dict[str, str]]:
     tensors, metadata = read_tensors(path, map_file=map_file, verify=verify)
     if metadata.get("format") != FORMAT or metadata.get("format_version") != str(FORMAT_VERSION):
         found = f"{metadata.get('format')} {metadata.get('format_version')}"
@@ -212,7 +220,34 @@ def _open_block(
     fit = "".join(kinds) in ("iif", "iuf") and len(block.indptr) > 0
     if not fit or block.indptr[-1] != block.nnz or len(block.data) != block.nnz:
         raise ModelFormatError(f"{path}: damaged, indptr, indices and data do not fit together")
+    if not known:
+        check_block(block, path)
     return block, extra, metadata
+
+
+# Files whose structure was found right by this process: device, number, size and time of the last change.
+_checked: set[tuple[int, int, int, int]] = set()
+_MOST_CHECKED = 10_000
+
+
+@contextlib.contextmanager
+def remembered(path: Path) -> Iterator[bool]:
+    """Whether a file was checked before; if it was not, it is from the end of the block on, unless that raised."""
+    identity = _identity(path)
+    known = identity in _checked
+    yield known
+    if not known and identity is not None and identity == _identity(path):
+        if len(_checked) >= _MOST_CHECKED:
+            _checked.clear()
+        _checked.add(identity)
+
+
+def _identity(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:  # whoever opens it says so
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def block_indices(directory: str | os.PathLike[str]) -> list[int]:
@@ -290,10 +325,10 @@ def write_manifest(
     return _folder.write_manifest(folder, kind, manifest, version=FORMAT_VERSION)
 
 
-def write_packed_manifest(
+def write_one_file_manifest(
     folder: Path,
-    packed: Any,
-    file: str,
+    weights: Any,
+    form: str,
     *,
     bias: float | None,
     normalize: bool,
@@ -301,30 +336,35 @@ def write_packed_manifest(
     files: dict[str, str],
     kind: str,
 ) -> Path:
-    """The manifest of a folder with packed weights in ``file``."""
+    """The manifest of a folder with all weights in one file, of a form of `ONE_FILE`."""
+    file = f"{form}.safetensors"
+    entry = {
+        "file": file,
+        "nnz": weights.nnz,
+        "bytes": (folder / file).stat().st_size,
+        "crc32": checksum(weights.arrays),
+    }
+    if form == "layout":
+        entry["ends"] = list(weights.ends)
     manifest = {
-        "n_labels": packed.n_labels,
-        "n_features": packed.n_columns - (bias is not None),
+        "n_labels": weights.n_labels,
+        "n_features": weights.n_columns - (bias is not None),
         "bias": bias,
         "normalize": bool(normalize),
         "params": params,
         "files": files,
         "blocks": [],
-        "packed": {
-            "file": file,
-            "nnz": packed.nnz,
-            "bytes": (folder / file).stat().st_size,
-            "crc32": checksum(packed.arrays),
-        },
+        form: entry,
     }
-    return _folder.write_manifest(folder, kind, manifest, version=PACKED_VERSION)
+    return _folder.write_manifest(folder, kind, manifest, version=ONE_FILE[form])
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest, its types, ranges and file names checked, and the presence and size of each file."""
     folder = Path(directory)
     path, found = _folder.read_any_manifest(folder)
-    version = PACKED_VERSION if "packed" in found else FORMAT_VERSION
+    forms = [form for form in ONE_FILE if form in found]
+    version = ONE_FILE[forms[0]] if forms else FORMAT_VERSION
     keys = ("n_labels", "n_features", "bias", "normalize", "params", "files", "blocks")
     manifest = _folder.read_manifest(folder, *KINDS, version=version, required=keys)
 
@@ -337,9 +377,9 @@ def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
     bias = manifest["bias"]
     expect(bias is None or _is_number(bias), f"bias is {bias!r}")
     expect(isinstance(manifest["normalize"], bool), f"normalize is {manifest['normalize']!r}")
-    for name, kind in (("params", dict), ("files", dict), ("blocks", list), ("packed", dict)):
+    for name, kind in (("params", dict), ("files", dict), ("blocks", list), *((f, dict) for f in forms)):
         expect(isinstance(manifest.get(name, kind()), kind), f"{name} is no {kind.__name__}")
-    rows = [*manifest["blocks"], *([manifest["packed"]] if "packed" in manifest else [])]
+    rows = [*manifest["blocks"], *(manifest[form] for form in forms)]
     for row in rows:
         expect(isinstance(row, dict) and {"file", "bytes", "nnz"} <= row.keys(), "an entry of a file is bad")
         for name in {"bytes", "nnz", "first_label", "n_labels"} & row.keys():

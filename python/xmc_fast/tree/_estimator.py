@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
@@ -50,6 +51,9 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         Nodes of the first level, which every query looks at.
     beam : int
         Nodes of a level that a query follows.
+    slack : float or None
+        Nodes whose log score is so much below the row's best one of the level are not followed; None follows all
+        of the beam.
     n_trees : int
         Trees; probabilities are averaged.
     power : 1, 2 or 3
@@ -97,7 +101,8 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         max_leaf: int = 50,
         branching: int = 128,
         max_first: int = 1200,
-        beam: int = 10,
+        beam: int = 15,
+        slack: float | None = 5.0,
         n_trees: int = 1,
         power: int = 3,
         decay: float = 0.7,
@@ -115,6 +120,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self.branching = branching
         self.max_first = max_first
         self.beam = beam
+        self.slack = slack
         self.n_trees = n_trees
         self.power = power
         self.decay = decay
@@ -127,6 +133,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    @at_once
     def fit(
         self,
         X: Any,
@@ -162,6 +169,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
             _store.finish(run.folder, self)
         return self
 
+    @of_one_model
     def predict(
         self,
         X: Any,
@@ -331,8 +339,9 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         self, x: Csr, levels: list[Level], order: npt.NDArray[np.int32], k: int, beam: int, threads: int
     ) -> sp.csr_matrix:
         ids, scores = _core.tree_predict(
-            x.shape[1], *x[:3], levels, self.normalize, beam, k, self.power, self.decay, threads
-        )
+            x.shape[1], *x[:3], levels, self.normalize, beam, k, self.power, self.decay,
+            np.inf if self.slack is None else float(self.slack), threads,
+        )  # fmt: skip
         found = ids >= 0
         indptr = np.concatenate([[0], np.cumsum(found.sum(1), dtype=np.int64)])
         return to_scipy(indptr, order[ids[found]], np.exp(scores[found]), (x.shape[0], self.n_labels_))
@@ -362,6 +371,7 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         check("normalize", isinstance(self.normalize, bool | np.bool_ | int), "True or False")
         check("power", self.power in (1, 2, 3), "1, 2 or 3")
         check("decay", 0 < self.decay <= 1, "above 0 and at most 1")
+        check("slack", self.slack is None or self.slack >= 0, "at least 0 or None")
         check("matched", self.matched >= 0, "at least 0")
         for name in ("max_leaf", "branching"):
             check(name, 2 <= getattr(self, name) <= 256, "from 2 to 256")

@@ -25,8 +25,8 @@ Tree = tuple[list[Level], npt.NDArray[np.int32]]
 _KIND = "label_tree"
 _CALIBRATION = "calibration.safetensors"
 _PARAMETERS = (
-    *("C", "max_leaf", "branching", "max_first", "beam", "n_trees", "power", "decay", "matched", "tol"),
-    *("bias", "normalize", "prune", "max_iter", "random_state"),
+    *("C", "max_leaf", "branching", "max_first", "beam", "slack", "n_trees", "power", "decay", "matched"),
+    *("tol", "bias", "normalize", "prune", "max_iter", "random_state"),
 )
 
 

@@ -84,7 +84,7 @@ class TreeFit:
         data: Arrays = {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data}
         data |= {"y_indptr": y.indptr, "y_indices": y.indices}
         settings = _store.parameters(model) | {"simd": _core.simd_level(), "data": fingerprint(data)}
-        del settings["beam"]  # of prediction
+        del settings["beam"], settings["slack"]  # of prediction
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / _CHECKPOINT
         if not check_same_fit(path, settings):
@@ -231,7 +231,7 @@ class TreeFit:
         m = min(int(model.matched), rows.shape[0])
         threads = resolve_threads(model.n_jobs)
         ids, _ = _core.tree_predict(
-            x.shape[1], *x[:3], above, model.normalize, m, m, model.power, model.decay, threads
+            x.shape[1], *x[:3], above, model.normalize, m, m, model.power, model.decay, np.inf, threads
         )
         ends = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
         chosen = ids[ids >= 0]
