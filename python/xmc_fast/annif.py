@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 from annif.backend import _backend_fns, backend, hyperopt, mixins
 from annif.exception import ConfigurationException, NotInitializedException, NotSupportedException
@@ -26,10 +29,14 @@ from xmc_fast._folder import is_model_folder
 from xmc_fast._folder import load as load_model
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
+from xmc_fast.texts._fit import calibrate
 from xmc_fast.tree import LabelTree
 from xmc_fast.tuning import tune
 
 OWN, THEIRS = "xmc-fast", "annif"
+MODELS = ("one-vs-all", "tree")
+MOST_HELD_OUT = 1000  # documents: enough for the probabilities, and the more of them, the fewer to train on
+Rows = tuple[sp.csr_matrix, sp.csr_matrix]  # features and subjects
 
 
 class XmcFastBackend(
@@ -52,13 +59,16 @@ class XmcFastBackend(
         Weight of the training error against the size of the weights.
     prune : float
         Weights of one-vs-all that are smaller are left out.
+    names : bool
+        The name of each subject that some document has is one more text to train on.
     calibrate : float
-        Share of the documents that probabilities are fitted on.
-    refit : bool
+        Share of the documents that probabilities are fitted on; at most a thousand are.
+    refit : bool or "auto"
         Train one-vs-all a second time, on all documents: it keeps the probabilities that were fitted on a share.
+        "auto": where the share is more than a twentieth.
     keep_state : bool
-        Keep what ``annif learn`` needs (with our vectorizer and one-vs-all). The folder grows, and there is no
-        second training: the share that probabilities are fitted on stays apart.
+        Keep what ``annif learn`` needs (with our vectorizer and one-vs-all). The folder grows, there is no second
+        training (the share that probabilities are fitted on stays apart), and names are not trained on.
     """
 
     name = "xmc_fast"
@@ -70,8 +80,9 @@ class XmcFastBackend(
         "ngram": 1,
         "C": 1.0,
         "prune": 0.05,
+        "names": True,
         "calibrate": 0.1,
-        "refit": True,
+        "refit": "auto",
         "keep_state": False,
     }
 
@@ -116,26 +127,43 @@ class XmcFastBackend(
             raise NotInitializedException(f"{path} not found: train without --cached first")
         else:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        self.info("training on texts")
+        self.info(f"training on {len(rows)} documents")
         texts, labels = map(list, zip(*rows, strict=True))
+        tree = _choice(params, "model", MODELS) == "tree"
+        held = _held_out(len(rows), 0.0 if tree else float(params["calibrate"]))
         classifier = TextClassifier(
             model=_estimator(params, jobs),
             min_df=int(params["min_df"]),
             ngram_range=(1, int(params["ngram"])),
-            calibrate=0.0 if params["model"] == "tree" else float(params["calibrate"]),
+            calibrate=0.0,
             n_jobs=jobs or None,
         )
-        if boolean(params["keep_state"]) and params["model"] != "tree":
-            return classifier.fit(texts, labels, keep_state=True)
-        classifier.fit(texts, labels)
-        if not classifier.calibrated or not boolean(params["refit"]):
-            return classifier
-        whole: TextClassifier = clone(classifier).set_params(calibrate=0.0).fit(texts, labels)
-        whole.model_.calibration = classifier.model_.calibration
-        return whole
+        if boolean(params["keep_state"]) and not tree:
+            updatable: TextClassifier = classifier.set_params(calibrate=held.mean())
+            return updatable.fit(texts, labels, keep_state=True)
+        counts = Counter(uri for uris in labels for uri in set(uris))
+        used = sorted(counts)
+        named = used if boolean(params["names"]) else []
+        names = self._names(self.project.subjects.by_uri(uri, warnings=False) for uri in named)
+
+        def train(chosen: Any) -> TextClassifier:
+            whole = [*compress(texts, chosen), *names], [*compress(labels, chosen), *([uri] for uri in named)]
+            model: TextClassifier = clone(classifier).fit(*whole, label_names=used)
+            return model
+
+        fitted = train(~held)
+        if held.any():
+            encoded = fitted.encode([*compress(labels, held)])
+            calibrate(fitted, fitted.transform([*compress(texts, held)]), encoded.known)
+            if fitted.calibrated and _again(params, held):
+                first, fitted = fitted, train(np.ones(len(rows), bool))
+                fitted.model_.calibration = first.model_.calibration
+        fitted.label_counts_ = np.array([counts[uri] for uri in used], np.int64)
+        fitted.fit_report_ |= {"rows": len(rows), "trained": int((~held).sum()), "held_out": int(held.sum())}
+        return fitted
 
     def _train_on_features(self, corpus: Any, params: dict[str, Any], jobs: int) -> tuple[Any, list[str]]:
-        paths = [self._path(f"{self.CACHE}-{part}.npz") for part in "XY"]
+        paths = [self._path(f"{self.CACHE}-{part}.npz") for part in ("X", "Y", "names-X", "names-Y")]
         if corpus != "cached":
             sets: list[
                 list[int]
@@ -145,23 +173,26 @@ class XmcFastBackend(
                 "tokenizer": self.project.analyzer.tokenize_words,
                 "ngram_range": (1, int(params["ngram"])),
             }
-            X = self.create_vectorizer(_texts(corpus, sets), options).astype(np.float32)
-            Y = self._subject_matrix(sets)
-            keep = np.flatnonzero((np.diff(X.indptr) > 0) & (np.diff(Y.indptr) > 0))
-            X, Y = X[keep], Y[keep]
-            for path, matrix in zip(paths, (X, Y), strict=True):
+            X = self.create_vectorizer(self._texts(corpus, sets, params), options).astype(np.float32)
+            n, named = len(sets), [[subject] for subject in _used(sets)][: X.shape[0] - len(sets)]
+            matrices = [
+                *_both_filled(X[:n], self._subject_matrix(sets)),
+                *_both_filled(X[n:], self._subject_matrix(named)),
+            ]
+            for path, matrix in zip(paths, matrices, strict=True):
                 sp.save_npz(path, matrix, compressed=False)
         elif not all(path.is_file() for path in paths):
             raise NotInitializedException(f"{paths[0]} not found: train without --cached first")
         else:
             self.info("Reusing cached training data from previous run.")
-            X, Y = map(sp.load_npz, paths)
+            matrices = [sp.load_npz(path) for path in paths]
+        X, Y, *names = matrices
         if not X.shape[0]:
             raise NotSupportedException("no document has both a known word and a subject")
         self.info(f"training on {X.shape[0]} documents")
         used = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
-        share, refit = float(params["calibrate"]), boolean(params["refit"])
-        fitted = _fit(_estimator(params, jobs), X, Y[:, used], share, refit)
+        names = names if boolean(params["names"]) else [X[:0], Y[:0]]
+        fitted = _fit(params, jobs, (X, Y[:, used]), (names[0], names[1][:, used]))
         return fitted, self._uris(used.tolist())
 
     def _suggest_batch(self, documents: list[Any], params: dict[str, Any]) -> SuggestionBatch:
@@ -204,6 +235,19 @@ class XmcFastBackend(
 
     def _path(self, name: str) -> Path:
         return Path(self.datadir) / name
+
+    def _texts(self, corpus: Any, sets: list[list[int]], params: dict[str, Any]) -> Iterator[str]:
+        """The texts of a corpus, then the names of its subjects; those of each document are added to ``sets``."""
+        for document in corpus.documents:
+            sets.append(sorted(document.subject_set))
+            yield document.text
+        if boolean(params["names"]):
+            yield from self._names(_used(sets))
+
+    def _names(self, subjects: Iterable[int | None]) -> list[str]:
+        """Of each subject, in the language of the vocabulary; empty where it has none."""
+        found = (None if subject is None else self.project.subjects[subject].labels for subject in subjects)
+        return [(labels or {}).get(self.project.vocab_lang) or "" for labels in found]
 
     def _uris(self, subjects: Iterable[int]) -> list[str]:
         return [self.project.subjects[subject].uri for subject in subjects]
@@ -261,11 +305,27 @@ class Optimizer(hyperopt.HyperparameterOptimizer):  # type: ignore[misc]
         return hyperopt.HPRecommendation(lines=lines, score=found.last[0]["score"])
 
 
-def _texts(corpus: Any, sets: list[list[int]]) -> Iterator[str]:
-    """The texts of a corpus; the subjects of each document are added to ``sets``."""
-    for document in corpus.documents:
-        sets.append(sorted(document.subject_set))
-        yield document.text
+def _used(sets: list[list[int]]) -> list[int]:
+    """The subjects that some document has."""
+    return sorted({subject for subjects in sets for subject in subjects})
+
+
+def _both_filled(X: sp.csr_matrix, Y: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    """Rows that have both a known word and a subject."""
+    rows = np.flatnonzero((np.diff(X.indptr) > 0) & (np.diff(Y.indptr) > 0))
+    return X[rows], Y[rows]
+
+
+def _held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
+    """Which of n documents are held out for probabilities."""
+    held = np.zeros(n, bool)
+    held[np.random.default_rng(0).permutation(n)[: min(round(share * n), MOST_HELD_OUT)]] = True
+    return held
+
+
+def _again(params: dict[str, Any], held: npt.NDArray[np.bool_]) -> bool:
+    """Whether to train a second time, on all documents."""
+    return bool(held.mean() > 0.05 if params["refit"] == "auto" else boolean(params["refit"]))
 
 
 def _choice(params: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
@@ -275,28 +335,32 @@ def _choice(params: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
 
 
 def _estimator(params: dict[str, Any], jobs: int) -> Any:
-    kind = _choice(params, "model", ("one-vs-all", "tree"))
+    kind = _choice(params, "model", MODELS)
     options: dict[str, Any] = {"C": float(params["C"]), "n_jobs": jobs or None, "random_state": 0}
     return OneVsAll(**options, prune=float(params["prune"])) if kind == "one-vs-all" else LabelTree(**options)
 
 
-def _fit(estimator: Any, X: sp.csr_matrix, Y: sp.csr_matrix, share: float, refit: bool) -> Any:
-    """Trained on all rows but a share, on which one-vs-all gets its probabilities; trees have them anyway.
+def _fit(params: dict[str, Any], jobs: int, documents: Rows, names: Rows) -> Any:
+    """A model trained on documents and names; one-vs-all gets probabilities from documents that are held out."""
+    estimator = _estimator(params, jobs)
+    X, Y = documents
+    linear = isinstance(estimator, OneVsAll)
+    held = _held_out(X.shape[0], float(params["calibrate"]) if linear else 0.0)
 
-    ``refit`` trains on all rows afterwards and keeps the probabilities.
-    """
-    if not isinstance(estimator, OneVsAll):
-        return estimator.fit(X, Y)
-    held = np.zeros(X.shape[0], bool)
-    held[np.random.default_rng(0).permutation(X.shape[0])[: round(share * X.shape[0])]] = True
-    model = estimator.fit(X[~held], Y[~held]).model_
+    def train(chosen: npt.NDArray[np.bool_]) -> Any:
+        return estimator.fit(
+            *(sp.vstack([m[chosen], n], format="csr") for m, n in zip(documents, names, strict=True))
+        )
+
+    fitted = train(~held)
+    if not linear:
+        return fitted
+    model = fitted.model_
     if held.any():
-        with contextlib.suppress(
-            ValueError
-        ):  # so few rows that none has a right label: the model gives scores
+        with contextlib.suppress(ValueError):  # none of so few rows has a right label: the model gives scores
             model.calibrate(X[held], Y[held], n_jobs=estimator.n_jobs)
-    if refit and model.calibration is not None:
-        whole = estimator.fit(X, Y).model_
+    if model.calibration is not None and _again(params, held):
+        whole = train(np.ones(X.shape[0], bool)).model_
         whole.calibration = model.calibration
         return whole
     return model

@@ -22,6 +22,7 @@ from xmc_fast._folder import (
     replace_folder,
     write_manifest,
 )
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._validate import features, labels, to_scipy
 from xmc_fast.knn import recover_labels
 from xmc_fast.model import OneRow, SparseModel
@@ -70,6 +71,7 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
         self.power = power
         self.n_jobs = n_jobs
 
+    @at_once
     def fit(self, X: Any, Y: Any) -> Neighbours:
         """Keep the rows X (n, D), sparse or dense, and their labels Y (n, L), binary."""
         if self.n_neighbours < 1:
@@ -85,6 +87,7 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_, self.n_labels_ = x.shape[1], y.shape[1]
         return self
 
+    @of_one_model
     def predict(self, X: Any, k: int = 5, *, proba: bool = False, n_jobs: int | None = None) -> sp.csr_matrix:
         """The ``k`` labels with the largest shares among each row's neighbours.
 

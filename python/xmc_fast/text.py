@@ -279,9 +279,10 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words: Iterable[str] = self.stop_words or ()
         stop = self.stop_words if isinstance(words, str) else tuple(words)
         key = self.analyzer, tuple(self.ngram_range), bool(self.lowercase), self.strip_accents, stop
-        if self._made is None or self._made[0] != key:
-            self._made = key, self._make_analyzer(words)
-        return self._made[1]
+        made = self._made  # read once: another thread may change it
+        if made is None or made[0] != key:
+            made = self._made = key, self._make_analyzer(words)
+        return made[1]
 
     def _make_analyzer(self, words: Iterable[str]) -> _core.Analyzer:
         if self.stop_words == "english":
@@ -335,7 +336,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         corpus = self._corpus(texts, fitting=True)
         n, hashed, columns = corpus.n_rows(), self.n_features or 0, np.empty(0, np.int32)
         if hashed and not self.use_idf:
-            self._set(b"", np.zeros(1, np.int64), np.ones(hashed, np.float32))
+            ones = np.broadcast_to(np.float32(1), hashed)  # no memory: 8 GB for 2^31 columns otherwise
+            self._set(b"", np.zeros(1, np.int64), ones)
             return corpus, None, columns
         counts = _core.TermCounts(corpus, self._analyzer(), hashed, keep_rows, resolve_threads(self.n_jobs))
         if hashed:

@@ -3,7 +3,7 @@
 1. The new data: old rows without the removed ones, then the new rows; features and labels grow at their ends.
 2. Which labels must be trained: new ones, those whose positives changed, those with a multiplier on a removed
    row. Of the others, for few changed rows, those that are not proven to be near the new minimum
-   (csrc/linear/screen.h).
+   (`xmc_fast._screen`).
 3. These are solved from their old multipliers; the others keep their weights.
 """
 
@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast import _core
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, joined_reports
 from xmc_fast._problem import check_parameters, problem_of, seed_of, settings_of
+from xmc_fast._screen import added_loss
 from xmc_fast._state import FitState, state_of
-from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, dense_features, features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast.model import Block, SparseModel
@@ -46,7 +45,8 @@ class Change:
     Y: sp.csr_matrix  # new, n' x L'
     rows: npt.NDArray[np.int64]  # old rows that stay
     labels: npt.NDArray[np.int64]  # of each new label its old number, or -1
-    changed: npt.NDArray[np.bool_]  # labels (new numbers) whose positives are not the same
+    changed: npt.NDArray[np.bool_]  # labels (new numbers) whose positives among the old rows are not the same
+    gained: npt.NDArray[np.bool_]  # labels with positives among the new rows
     removed_rows: npt.NDArray[np.int32]
     removed_labels: int
     relabelled: bool  # whether labels of old rows were given anew
@@ -142,7 +142,8 @@ def find_change(
     changed = np.zeros(width, bool)
     if old_labels is not None:
         changed[(before != old_y).tocsr().indices] = True
-    changed[new_y.indices] = True
+    gained = np.zeros(width, bool)
+    gained[new_y.indices] = True
     gone = np.setdiff1d(np.arange(n), rows, assume_unique=True)
     changed[old_y[gone].indices] = True
     every = sp.vstack([before[rows], _wide(new_y, width)], format="csr")[:, labels]
@@ -158,6 +159,7 @@ def find_change(
         rows.astype(np.int64),
         np.where(labels < n_labels, labels, -1),
         changed[labels],
+        gained[labels],
         gone.astype(np.int32),
         width - len(labels),
         old_labels is not None,
@@ -176,52 +178,25 @@ def _touched(
     if len(change.removed_rows):
         used = np.diff(state.alpha[:, change.removed_rows].indptr) > 0
         must |= used[known]
+    if estimator.positive_weight is not None:  # the cost of a label's positives follows their number
+        must |= change.gained
     n_changed = change.rows_added + len(change.removed_rows)
     if must.all() or not n_changed:
         return must
     inside = state.alpha.nnz / max(state.alpha.shape[0], 1) / max(state.X.shape[0], 1)
     if n_changed * inside > SCREEN_BELOW:
         return np.ones(len(must), bool)
-    candidates = np.flatnonzero(~must).astype(np.int32)
-    added = _screen(estimator, state, change, candidates)
+    candidates = np.flatnonzero(~must)
     old = change.labels[candidates]
+    new = slice(len(change.rows), None)
+    added = added_loss(
+        estimator, state, old, change.X[new], change.Y[new][:, candidates], change.removed_rows
+    )
     fine = state.gap[old] + added <= CERTIFIED * estimator.tol * (state.objective[old] - state.gap[old])
     must[candidates[~fine]] = True
     for bound in (state.objective, state.gap):
         bound[old[fine]] += added[fine]
     return must
-
-
-def _screen(
-    estimator: OneVsAll, state: FitState, change: Change, candidates: npt.NDArray[np.int32]
-) -> npt.NDArray[np.float64]:
-    """What the new rows add to the objectives of labels at their old weights (csrc/linear/screen.h)."""
-    old = state.X
-    if sp.issparse(old):
-        X = sp.vstack([_wide(old, change.X.shape[1]), change.X[len(change.rows) :]], format="csr")
-        x: Any = features(X)
-    else:
-        x = dense_features(np.vstack([old, change.X[len(change.rows) :]]))
-    # the labels of the new problem on the rows of both: removed rows have none
-    place = np.concatenate([change.rows, old.shape[0] + np.arange(change.rows_added)])
-    coo = change.Y.tocoo()
-    spread = sp.csr_matrix((coo.data, (place[coo.row], coo.col)), (x.shape[0], change.Y.shape[1]))
-    arrays, options = problem_of(estimator, x, labels_of(spread), (0, spread.shape[1]), 0)
-    alpha = state.alpha[np.where(change.labels < 0, 0, change.labels)]
-    shared = ("x_indptr", "x_indices", "x_data", "x_dense", "y_indptr", "y_indices", "cost_positive")
-    problem: dict[str, Any] = {name: arrays[name] for name in shared}
-    problem |= {name: options[name] for name in ("n_features", "normalize", "bias", "C")}
-    return _core.linear_screen(
-        **problem,
-        alpha_indptr=alpha.indptr.astype(np.int64),
-        alpha_rows=alpha.indices.astype(np.int32),
-        alpha=alpha.data,
-        bias_weights=np.ascontiguousarray(state.bias_weight[np.maximum(change.labels, 0)]),
-        first_added=old.shape[0],
-        removed=change.removed_rows,
-        labels=candidates,
-        threads=resolve_threads(estimator.n_jobs),
-    )
 
 
 def _start(state: FitState, change: Change, trained: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:

@@ -15,7 +15,7 @@ def neighbour_shares(X, Y, x, q, power):
 
 def pair_numbers(lists, count, label):
     """Numbers of one label of one row; ``lists`` holds (labels, scores) of each member, best first."""
-    closeness = np.maximum(0, 1 - np.abs(np.clip(np.log10(max(count, 1)), 0, 3) - np.arange(4)))
+    closeness = np.maximum(0, 1 - np.abs(min(np.log10(max(count, 0.1)), 3) - np.arange(-1, 4)))
     numbers = []
     for ids, scores in lists:
         listed = label in ids

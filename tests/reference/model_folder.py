@@ -1,4 +1,4 @@
-"""The weights of a model folder, exact or small, by docs/howto/file_format.md: JSON and numpy only."""
+"""The weights of a model folder of any form, by docs/howto/file_format.md: JSON and numpy only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U32": "<u4", "U16": "<u2", "U8": "u1"}
+DTYPES = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "I8": "i1",
+}
 
 
 def tensors(path):
@@ -29,18 +38,46 @@ def weights(folder):
         t = tensors(Path(folder) / block["file"])
         rows = block["first_label"] + np.repeat(np.arange(len(t["indptr"]) - 1), np.diff(t["indptr"]))
         W[rows, t["indices"]] = t["data"]
-    if "packed" in manifest:
-        t = tensors(Path(folder) / manifest["packed"]["file"])
-        ptr = t["ptr"].reshape(-1, W.shape[1] + 1).astype(np.int64)
-        for b, c in np.ndindex(len(ptr), W.shape[1]):
-            bytes_ = t["list"][t["first"][b] + (ptr[b, c] >> 2) : t["first"][b] + (ptr[b, c + 1] >> 2)]
-            record = bytes_.reshape(-1, (3, 4, 6)[ptr[b, c] & 3])  # gaps of two postings, then their codes
-            narrow = np.stack([record[:, 0] & 15, record[:, 0] >> 4], 1) if record.shape[1] == 3 else None
-            gaps = (
-                narrow if narrow is not None else record[:, :-2].copy().view(f"<u{record.shape[1] // 2 - 1}")
-            )
-            place, code = np.cumsum(gaps.ravel(), dtype=np.int64) - 1, record[:, -2:].ravel()
-            W[t["label"][b * 65536 + place[code > 0]], c] = t["level"][code[code > 0]]
-        if len(t["bias"]):
-            W[t["label"], -1] = t["bias"]
+    for form, fill in (("packed", fill_packed), ("layout", fill_layout)):
+        if form in manifest:
+            fill(W, tensors(Path(folder) / manifest[form]["file"]))
     return W
+
+
+def fill_packed(W, t):
+    ptr = t["ptr"].reshape(-1, W.shape[1] + 1).astype(np.int64)
+    for b, c in np.ndindex(len(ptr), W.shape[1]):
+        bytes_ = t["list"][t["first"][b] + (ptr[b, c] >> 2) : t["first"][b] + (ptr[b, c + 1] >> 2)]
+        record = bytes_.reshape(-1, (3, 4, 6)[ptr[b, c] & 3])  # gaps of two postings, then their codes
+        narrow = np.stack([record[:, 0] & 15, record[:, 0] >> 4], 1) if record.shape[1] == 3 else None
+        gaps = narrow if narrow is not None else record[:, :-2].copy().view(f"<u{record.shape[1] // 2 - 1}")
+        place, code = np.cumsum(gaps.ravel(), dtype=np.int64) - 1, record[:, -2:].ravel()
+        W[t["label"][b * 65536 + place[code > 0]], c] = t["level"][code[code > 0]]
+    if len(t["bias"]):
+        W[t["label"], -1] = t["bias"]
+
+
+def fill_layout(W, t):
+    entry, cells = (
+        t["entry"].reshape(-1, W.shape[1]),
+        t["cell"].view("<u8").reshape(-1, 2),
+    )  # mask, first weight
+    posting, outlier = t["posting"].reshape(-1, 3), t["outlier"].reshape(-1, 3)  # place, 4 bytes
+
+    def numbers(postings, dtype):
+        return postings[:, 1:].copy().view(dtype).ravel()
+
+    for b, c in np.ndindex(entry.shape):
+        n_dense, _, first_cell, _, first_slot, first_posting = t["parts"].reshape(-1, 6)[b]
+        label, at = t["label"][b * t["block"][0] : (b + 1) * t["block"][0]], entry[b, c]
+        few = outlier[:0]
+        if at <= -2:
+            head = first_posting - 2 - at
+            few = posting[head + 1 : head + 1 + numbers(posting[head : head + 1], "<u4")[0]]
+        elif at >= 0:
+            few = outlier[t["out_ptr"][first_slot + at] : t["out_ptr"][first_slot + at + 1]]
+            tiles = cells[first_cell + at : first_cell + -(-len(label) // 64) * n_dense : n_dense]
+            for number, (mask, first) in enumerate(tiles):
+                lanes = np.flatnonzero(mask >> np.arange(64, dtype="<u8") & np.uint64(1))
+                W[label[64 * number + lanes], c] = t["weight"][first : first + np.uint64(len(lanes))]
+        W[label[few[:, 0]], c] = numbers(few, "<f4")

@@ -28,7 +28,7 @@ def chunk_scores(x, level, p):
     return scores * level["scale"][first:last] + level["bias"][first:last]
 
 
-def search(x, levels, beam, k, power, decay):
+def search(x, levels, beam, k, power, decay, slack=np.inf):
     """Nodes of the last level and their scores, best first."""
     nodes = [(p, 0.0) for p in range(len(levels[0]["child_start"]) - 1)]
     for depth, level in enumerate(levels):
@@ -37,6 +37,9 @@ def search(x, levels, beam, k, power, decay):
             penalty = np.maximum(0, 1 - chunk_scores(x, level, p)) ** power
             found += [(decay * above - loss, level["child_start"][p] + c) for c, loss in enumerate(penalty)]
         found.sort(key=lambda pair: (-pair[0], pair[1]))
-        found = found[: k if depth + 1 == len(levels) else beam]
+        if depth + 1 == len(levels):
+            found = found[:k]
+        else:
+            found = [pair for pair in found[:beam] if pair[0] >= found[0][0] - slack]
         nodes = [(node, score) for score, node in found]
     return np.array([n for n, _ in nodes]), np.exp([s for _, s in nodes])

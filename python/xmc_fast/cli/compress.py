@@ -27,10 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.1,
         metavar="POINTS",
-        help="points of P@5 that may be lost on --data (default 0.1)",
+        help="points of P@1, of P@3 and of P@5 that may be lost on --data (default 0.1)",
     )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--delta", type=float, metavar="D", help="drop weights below D (default 0.05)")
+    how.add_argument("--delta", type=float, metavar="D", help="drop weights below D (default 0.03)")
     how.add_argument("--max-bytes", type=positive, metavar="N", help="bytes that the weights may take")
     _inputs.add_input(parser)
     add_threads(parser)

@@ -61,7 +61,16 @@ def model_info(folder: str) -> Output:
     manifest = read_any_manifest(folder)[1]
     facts: dict[str, Any] = {"kind": kind_of(manifest), "disk_bytes": stored(folder)}
     head = [f"kind        {facts['kind'].replace('_', ' ')}", f"on disk     {size(facts['disk_bytes'])}"]
-    own = ("sparse_model", "text_classifier", "text_model", "label_tree", "mach", "neighbours", "ensemble")
+    own = (
+        "sparse_model",
+        "text_classifier",
+        "text_model",
+        "label_tree",
+        "mach",
+        "neighbours",
+        "ensemble",
+        "lexical",
+    )
     if facts["kind"] not in own:  # needs torch to open
         rest = {key: value for key, value in manifest.items() if key not in ("kind", "history", "params")}
         params = manifest.get("params", {})

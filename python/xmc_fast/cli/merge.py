@@ -53,6 +53,7 @@ def merge_models(parts: list[str], out: str) -> Output:
     linear = linear_part(model)
     linear.params.pop("labels", None)
     model.save(out)
+    linear = linear_part(open_model(out))
     facts = {
         "labels": linear.n_labels,
         "weights": linear.nnz,

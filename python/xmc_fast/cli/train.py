@@ -125,7 +125,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "block_labels",
         "solver",
     )
-    add_parameters(linear, LINEAR, *options, "max_iter")
+    size_help = {
+        "size": "small: one byte a weight, exact: all weights, or bytes for the weights; small without any option"
+        " of this group, --labels, --checkpoint and --keep-state, else"
+    }
+    add_parameters(linear, LINEAR, *options, "max_iter", text=size_help)
     tree = parser.add_argument_group("label trees (--model tree; there --prune is 0.1 by default)")
     add_parameters(
         tree,
@@ -134,6 +138,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "branching",
         "max_first",
         "beam",
+        "slack",
         "power",
         "decay",
         "matched",
@@ -246,7 +251,10 @@ def make_estimator(args: argparse.Namespace) -> Any:
 
     if args.labels and args.model != "linear":
         raise ValueError("--labels is for --model linear")
-    options = given(args, TREE if args.model == "tree" else LINEAR) | {"n_jobs": args.threads}
+    options = given(args, TREE if args.model == "tree" else LINEAR)
+    if args.model == "linear" and not (options.keys() - {"random_state"} or needs_all_weights(args)):
+        options["size"] = "small"  # costs no accuracy with the other parameters at their defaults
+    options["n_jobs"] = args.threads
     if options.get("bias") == 0:
         options["bias"] = None
     if args.model == "tree":
@@ -263,6 +271,11 @@ def make_estimator(args: argparse.Namespace) -> Any:
     if args.calibrate_on:
         raise ValueError("--calibrate is for --model linear and --model tree")
     return Mach(**given(args, MACH), base=base, n_jobs=args.threads)
+
+
+def needs_all_weights(args: argparse.Namespace) -> bool:
+    """Whether what is trained is a part of something else, or what an update starts from."""
+    return bool(args.labels or args.checkpoint or getattr(args, "keep_state", False))
 
 
 def make_ensemble(args: argparse.Namespace, base: Any) -> Any:

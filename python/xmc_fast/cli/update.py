@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shutil
 import time
 from pathlib import Path
 
+from xmc_fast._files import write_text
+from xmc_fast._folder import MANIFEST, read_json
 from xmc_fast.cli._common import Output, UsageError, add_model, add_threads, say, thousands
 from xmc_fast.cli._inputs import add_input, labels_of, read
 from xmc_fast.cli._models import open_model
@@ -54,22 +58,60 @@ def run(args: argparse.Namespace) -> Output:
             raise UsageError("the data must have texts and labels")
         say(args, data.describe())
         texts, labels = data.texts, labels_of(data)
-    folder = Path(args.model)
+    folder, out = Path(args.model), args.out or args.model
     work = Path(args.checkpoint) if args.checkpoint else folder.absolute().with_name(f".{folder.name}.update")
     start = time.perf_counter()
-    model.update(
-        texts,
-        labels,
-        remove_rows=args.remove_rows,
-        remove_labels=args.remove_labels,
-        refresh_idf=args.refresh_idf,
-        checkpoint=work,
-    )
-    out = args.out or args.model
-    model.save(out)
+    history = model.model_.params.get("updates", [])
+    if not args.checkpoint and already_done(work, args, history):
+        done = history[-1]
+        text = "this update was complete before it was stopped: nothing was done again"
+    else:
+        model.update(
+            texts,
+            labels,
+            remove_rows=args.remove_rows,
+            remove_labels=args.remove_labels,
+            refresh_idf=args.refresh_idf,
+            checkpoint=args.checkpoint or work / "solved",
+        )
+        model.save(out)
+        done, text = model.update_, ""
     shutil.rmtree(work, ignore_errors=True)
-    facts = model.update_ | {"seconds": time.perf_counter() - start, "model": out}
-    return Output(describe(facts), facts)
+    facts = done | {"seconds": time.perf_counter() - start, "model": out}
+    return Output("\n".join(filter(None, [text, describe(facts)])), facts)
+
+
+def already_done(work: Path, args: argparse.Namespace, history: list[dict[str, object]]) -> bool:
+    """Whether a run of this command put its model in place and was stopped before it removed ``work``.
+
+    ``work`` gets a note of the model that it starts from and of what is asked; what is there of another command goes.
+    """
+    note = work / "request.json"
+    here = {"model": _stamp(Path(args.model)), "history": history, "asked": _asked(args)}
+    if note.is_file():
+        found = read_json(note)
+        if found == here:
+            return False
+        if history and found == {**here, "model": found.get("model"), "history": history[:-1]}:
+            return True
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    write_text(note, json.dumps(here))
+    return False
+
+
+def _stamp(folder: Path) -> str:
+    """Of a model folder; each update changes it, as a manifest has their history."""
+    manifests = [folder / MANIFEST, folder / "model" / MANIFEST]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in manifests if path.is_file())).hexdigest()
+
+
+def _asked(args: argparse.Namespace) -> str:
+    """Of the data and what is removed."""
+    told = hashlib.sha256(repr((args.remove_labels, args.remove_rows, args.refresh_idf)).encode())
+    for path in args.paths:
+        told.update(Path(path).read_bytes() if Path(path).is_file() else path.encode())
+    return told.hexdigest()
 
 
 def describe(facts: dict[str, object]) -> str:

@@ -13,6 +13,7 @@ from xmc_fast.data._filter import filter_labels, read_filter, reciprocal_pairs
 from xmc_fast.data._frame import as_texts, from_frame
 from xmc_fast.data._io import read_lines
 from xmc_fast.data._labels import Labels, as_labels
+from xmc_fast.data._names import read_names
 from xmc_fast.data._read import read, read_chunks
 from xmc_fast.data._sparse import read_libsvm, read_pair, read_xmc, write_xmc
 from xmc_fast.data._stream import iter_xmc
@@ -42,6 +43,7 @@ __all__ = [
     "read_filter",
     "read_libsvm",
     "read_lines",
+    "read_names",
     "read_npz",
     "read_pair",
     "read_text",

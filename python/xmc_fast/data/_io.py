@@ -1,4 +1,4 @@
-"""Files as bytes: plain ones mapped, .gz, .xz and .zst decompressed in blocks; standard input; encodings."""
+"""Files as bytes: plain ones as a whole, .gz, .xz and .zst decompressed in blocks; standard input; encodings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import contextlib
 import gzip
 import importlib
 import lzma
-import mmap
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple, TypeAlias, cast
 
+import numpy as np
+
 from xmc_fast import _core
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
-BLOCK = 64 << 20  # bytes of text that a compressed file holds in memory at a time
+BLOCK = 64 << 20  # bytes of text that a stream holds in memory at a time
+WHOLE = 1 << 30  # bytes of a plain file: a larger one is a stream
+_STEP = 16 << 20  # bytes read at once: Ctrl-C comes through between them
 SUFFIXES = (".gz", ".xz", ".zst")
 _MAGIC = {b"\x1f\x8b": ".gz", b"\xfd7zXZ": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
@@ -58,6 +62,8 @@ def open_binary(path: Path, mode: str = "rb", *, like: Path | None = None) -> It
             file: Any = sys.stdin.buffer
         else:
             file = stack.enter_context(open(path, mode))
+            if mode == "rb":
+                stack.enter_context(_unchanged(file, path))
         suffix = _compression(path if like is None else like, file.peek(6) if mode == "rb" else b"")
         errors: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
         if suffix == ".gz":
@@ -77,44 +83,59 @@ def open_binary(path: Path, mode: str = "rb", *, like: Path | None = None) -> It
 class Piece(NamedTuple):
     """Whole lines: text[begin:end]."""
 
-    text: Any  # bytes or a memory map
+    text: Any  # bytes, or a view of some
     begin: int
     end: int
 
 
 @contextlib.contextmanager
-def mapped(path: Path) -> Iterator[mmap.mmap | bytes | None]:
-    """The bytes of a plain file without reading them, or None if it must be read as a stream."""
+def _unchanged(file: IO[bytes], path: Path) -> Iterator[os.stat_result]:
+    """ValueError if a regular file has become another one by the end: part of it may have been read before that."""
+    before = os.fstat(file.fileno())
+    yield before
+    now = os.fstat(file.fileno())
+    if stat.S_ISREG(now.st_mode) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        sizes = f"{before.st_size} bytes before, {now.st_size} after"
+        raise ValueError(f"{file_name(path)}: changed while it was read ({sizes})")
+
+
+def read_whole(path: Path) -> memoryview | None:
+    """The bytes of a plain file, or None if it must be read as a stream.
+
+    They are read and not mapped: the system ends a process whose mapped file is cut short.
+    """
     if path == "-" or not os.path.isfile(path):
-        yield None
-        return
+        return None
     with open(path, "rb") as plain:
         if _compression(path, plain.peek(6)):
-            yield None
-        elif os.fstat(plain.fileno()).st_size == 0:
-            yield b""
-        else:
-            with mmap.mmap(plain.fileno(), 0, access=mmap.ACCESS_READ) as found:
-                yield found
+            return None
+        with _unchanged(plain, path) as found:
+            if found.st_size > WHOLE:
+                return None
+            whole = np.empty(found.st_size, np.uint8).data
+            end = 0
+            while more := plain.readinto(whole[end : end + _STEP]):
+                end += more
+            return whole[:end]
 
 
 @contextlib.contextmanager
 def text_pieces(path: Path, *, strip: bool = False, block: int | None = None) -> Iterator[Iterator[Piece]]:
     """The bytes of a file in pieces of whole lines; the last line may lack its end.
 
-    A plain file is one piece (a memory map) if ``block`` is not given. Others come in pieces of about ``block``
+    A plain file is one piece if ``block`` is not given. Others come in pieces of about ``block``
     bytes (BLOCK if not given), or of one line if that is longer, so that the text is never in memory as a whole.
     ``strip`` leaves out blank lines at the very end.
     """
-    with mapped(path) as whole:
-        if whole is None or block is not None:
-            with open_binary(path) as file:
-                yield _cut_at_lines(file, strip, block or BLOCK)
-            return
-        end = len(whole)
-        while strip and end and whole[end - 1] in b" \t\r\n":
-            end -= 1
-        yield iter((Piece(whole, 0, end),) if end else ())
+    whole = None if block is not None else read_whole(path)
+    if whole is None:
+        with open_binary(path) as file:
+            yield _cut_at_lines(file, strip, block or BLOCK)
+        return
+    end = len(whole)
+    while strip and end and whole[end - 1] in b" \t\r\n":
+        end -= 1
+    yield iter((Piece(whole, 0, end),) if end else ())
 
 
 def _cut_at_lines(file: IO[bytes], strip: bool, block: int) -> Iterator[Piece]:
@@ -139,22 +160,19 @@ class Stream:
 
     HEAD = 4 << 20
 
-    def __init__(self, file: IO[bytes], whole: Any, name: str, encoding: str) -> None:
-        self.name, self._file, self._whole = name, file, whole
+    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
+        self.name, self._file, self._path = file_name(path), file, path
         self._decoder: codecs.IncrementalDecoder | None = None
         self._lines = 0
         if codecs.lookup(encoding).name not in ("utf-8", "utf-8-sig"):
-            self._decoder, self._whole = codecs.getincrementaldecoder(encoding)(), None
+            self._decoder = codecs.getincrementaldecoder(encoding)()
         self.begin = 0
-        if self._whole is not None:
-            self.head = bytes(self._whole[: self.HEAD])
-        else:
-            self.head = self._recoded(file.read(self.HEAD))
+        self.head = self._recoded(file.read(self.HEAD))
         if self.head.startswith(codecs.BOM_UTF8):
             self.begin = 3
             self.head = self.head[3:]
         if self._decoder is None and self.head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise ValueError(f"{name}: looks like UTF-16, give encoding='utf-16'")
+            raise ValueError(f"{self.name}: looks like UTF-16, give encoding='utf-16'")
 
     def _recoded(self, raw: bytes, final: bool = False) -> bytes:
         if self._decoder is None:
@@ -170,12 +188,11 @@ class Stream:
 
     def blocks(self, size: int | None) -> Iterator[tuple[Any, int, bool]]:
         """(bytes, where to begin, whether they are the last); without a size as few blocks as possible."""
-        if self._whole is not None and size is None:
-            yield self._whole, self.begin, True
+        whole = read_whole(self._path) if size is None and self._decoder is None else None
+        if whole is not None:
+            yield whole, self.begin, True
             return
         now, size = self.head, size or BLOCK
-        if self._whole is not None:
-            self._file.seek(self.begin + len(now))
         while more := self._file.read(size):
             yield now, 0, False
             now = self._recoded(more)
@@ -196,8 +213,8 @@ def encoding_hint() -> Iterator[None]:
 @contextlib.contextmanager
 def open_stream(path: Path, encoding: str = "utf-8") -> Iterator[Stream]:
     """Open a text file of any encoding, compressed or not."""
-    with mapped(path) as whole, open_binary(path) as file:
-        yield Stream(file, whole, file_name(path), encoding)
+    with open_binary(path) as file:
+        yield Stream(file, path, encoding)
 
 
 def read_lines(path: Path, *, encoding: str = "utf-8") -> list[str]:

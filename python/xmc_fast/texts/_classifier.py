@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast.texts import _store
 from xmc_fast.texts._decide import Decision
 from xmc_fast.texts._evaluation import Evaluation, evaluation
@@ -41,8 +42,9 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     model : estimator, optional
-        Trained on the tf-idf rows; by default ``OneVsAll(n_jobs=..., random_state=...)``. For hundreds of
-        thousands of labels ``LabelTree()``; for better lists at several times the cost ``Ensemble()``.
+        Trained on the tf-idf rows; by default ``OneVsAll(size="small", n_jobs=..., random_state=...)``, with all
+        weights for a ``label_range``, a ``checkpoint`` or ``keep_state``. For hundreds of thousands of labels
+        ``LabelTree()``; for better lists at several times the cost ``Ensemble()``.
     analyzer : "word", "char" or "char_wb"
         Terms are words, or character n-grams (for languages without spaces, or for word parts).
     ngram_range : (int, int)
@@ -142,6 +144,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    @at_once
     def fit(
         self,
         texts: Any,
@@ -181,6 +184,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             self, texts, labels, sep, label_names, label_range, checkpoint, engine, keep_state, decide
         )
 
+    @at_once
     def update(
         self,
         texts: Any = None,
@@ -229,6 +233,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             self, texts, labels, sep, relabel, remove_rows, remove_labels, refresh_idf, checkpoint
         )
 
+    @of_one_model
     def predict(
         self,
         texts: Any,
@@ -266,6 +271,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
             return top
         return (frame if output == "frame" else suggestions)(top, self.label_names_)
 
+    @of_one_model
     def predict_one(
         self, text: Any, k: int | None = None, *, threshold: float | None = None, proba: bool | None = None
     ) -> list[Suggestion]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # label name to column, of classifiers that were asked for one
 _PLACES: WeakKeyDictionary[Any, tuple[Any, dict[str, int]]] = WeakKeyDictionary()
+_PLACES_LOCK = Lock()
 
 
 class Contribution(NamedTuple):
@@ -35,11 +38,68 @@ class Contribution(NamedTuple):
     spans: tuple[tuple[int, int], ...]  # where it stands in the text, [start, stop)
 
 
+class Contributions(Sequence[Contribution]):
+    """The terms of an explanation, the largest absolute contribution first: a list that is made when it is looked at,
+    for most of its cost is to find where the terms stand in the text."""
+
+    def __init__(
+        self,
+        classifier: TextClassifier,
+        text: str,
+        columns: npt.NDArray[Any],
+        values: npt.NDArray[np.float64],
+        weights: npt.NDArray[np.float64],
+    ) -> None:
+        parts = values * weights
+        order = np.argsort(-np.abs(parts), kind="stable")
+        self._columns, self._parts = columns[order], parts[order]
+        self._numbers = (values[order], weights[order])
+        self._source = (classifier.vectorizer_, classifier.feature_names_, text)
+        self._made: list[Contribution] | None = None
+
+    def strongest(self, count: int) -> list[tuple[str, float]]:
+        """Up to so many terms with their contributions, those of 0 left out."""
+        shown = np.flatnonzero(self._parts[:count])
+        if self._source[1] is None:  # hashed: their words are found in the text
+            return [(self[i].term, self[i].contribution) for i in shown.tolist()]
+        names = _terms(self._source[1], self._columns[shown], {}, "")
+        return list(zip(names, self._parts[shown].tolist(), strict=True))
+
+    def _list(self) -> list[Contribution]:
+        if self._made is None:
+            vectorizer, names, text = self._source
+            spans = _spans(vectorizer, text)
+            terms = _terms(names, self._columns, spans, text)
+            places = [spans.get(column, ()) for column in self._columns.tolist()]
+            values, weights = (numbers.tolist() for numbers in self._numbers)
+            rows = zip(terms, values, weights, self._parts.tolist(), map(tuple, places), strict=True)
+            self._made = list(map(Contribution._make, rows))
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._list()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._list())
+
+    def __reduce__(self) -> Any:
+        return list, (self._list(),)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """A label's score for one text, term by term. ``str()`` is a table, `to_html` the text with its terms marked.
 
-    ``score = bias + sum of contributions``; terms that the label has no weight for contribute 0.
+    ``score = bias + sum of contributions``, in double precision (`predict` adds up 32-bit numbers and can differ in the
+    sixth decimal); terms that the label has no weight for contribute 0.
     """
 
     text: str
@@ -47,7 +107,7 @@ class Explanation:
     score: float
     probability: float | None
     bias: float
-    contributions: list[Contribution]  # largest absolute value first
+    contributions: Sequence[Contribution]  # largest absolute value first
     top: int = field(default=10, repr=False)
 
     @property
@@ -56,7 +116,11 @@ class Explanation:
         return [c for c in self.contributions if c.contribution < 0][: self.top]
 
     def __str__(self) -> str:
-        rows = [(c.term, c.contribution) for c in self.contributions if c.contribution][: self.top]
+        found = self.contributions
+        if isinstance(found, Contributions):
+            rows = found.strongest(self.top)
+        else:  # unpickled
+            rows = [(c.term, c.contribution) for c in found[: self.top] if c.contribution]
         rest = self.score - self.bias - sum(value for _, value in rows)
         rows += [("(other terms)", rest)] if abs(rest) > 1e-6 else []
         rows += [("(bias)", self.bias), ("score", self.score)]
@@ -180,15 +244,9 @@ def explain(
     else:
         number = label_number(classifier, label)
     name = classifier.label_names_[number]
-    spans = _spans(classifier.vectorizer_, text)
-    names = _terms(classifier, columns, spans, text)
-    places = [spans.get(column, ()) for column in columns.tolist()]
 
-    def contributions(values: Any, weights: Any) -> list[Contribution]:
-        parts = values * weights
-        terms = list(zip(names, values.tolist(), weights.tolist(), parts.tolist(), places, strict=True))
-        order = np.argsort(-np.abs(parts), kind="stable").tolist()
-        return [Contribution._make(terms[i]) for i in order]
+    def contributions(values: Any, weights: Any) -> Contributions:
+        return Contributions(classifier, text, columns, values, weights)
 
     if isinstance(model, LabelTree):
         return _explain_path(model, text, name, number, row, contributions, top)
@@ -230,7 +288,7 @@ def describe_label(classifier: TextClassifier, label: str, top: int) -> LabelDes
     counts = classifier.label_counts_
 
     def strongest(chosen: npt.NDArray[np.intp]) -> list[tuple[str, float]]:
-        names = _terms(classifier, columns[chosen], {}, "")
+        names = _terms(classifier.feature_names_, columns[chosen], {}, "")
         return [(name, float(weights[i])) for name, i in zip(names, chosen.tolist(), strict=True)]
 
     return LabelDescription(
@@ -265,9 +323,12 @@ def nearest_examples(
 def label_number(classifier: TextClassifier, label: str) -> int:
     """The column of a label's name."""
     names = classifier.label_names_
-    known = _PLACES.get(classifier)
+    with _PLACES_LOCK:
+        known = _PLACES.get(classifier)
     if known is None or known[0] is not names:
-        known = _PLACES[classifier] = (names, {name: place for place, name in enumerate(names)})
+        known = (names, {name: place for place, name in enumerate(names)})
+        with _PLACES_LOCK:
+            _PLACES[classifier] = known
     try:
         return known[1][label]
     except (KeyError, TypeError):
@@ -329,21 +390,21 @@ def _similar(
     return [(classifier.label_names_[i], float(cosines[i])) for i in order.tolist() if cosines[i] > 0]
 
 
-def _spans(vectorizer: Any, text: str) -> dict[int, tuple[tuple[int, int], ...]]:
+def _spans(vectorizer: Any, text: str) -> dict[int, list[tuple[int, int]]]:
     """Column to the places of its term in the text, where the vectorizer tells them."""
-    if not hasattr(vectorizer, "spans"):
-        return {}
-    found: dict[int, tuple[tuple[int, int], ...]] = {}
-    for start, stop, column in vectorizer.spans(text):
-        found[column] = (*found[column], (start, stop)) if column in found else ((start, stop),)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for start, stop, column in vectorizer.spans(text) if hasattr(vectorizer, "spans") else ():
+        if column in found:
+            found[column].append((start, stop))
+        else:
+            found[column] = [(start, stop)]
     return found
 
 
 def _terms(
-    classifier: TextClassifier, columns: Any, spans: dict[int, tuple[tuple[int, int], ...]], text: str
+    names: list[str] | None, columns: Any, spans: dict[int, list[tuple[int, int]]], text: str
 ) -> list[str]:
     """Names of columns; of hashed ones their words in the text."""
-    names = classifier.feature_names_
     if names is not None:
         return [names[column] for column in columns.tolist()]
     out = []

@@ -57,7 +57,7 @@ def fit_texts(
     if label_names is None and encoded.by_name:  # not those of unusable rows only
         found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
         names, Y = [names[i] for i in found], Y[:, found]
-    model = _make_model(classifier)
+    model = _make_model(classifier, whole=label_range is None and checkpoint is None and not keep_state)
     needed = decide is not None or not getattr(model, "gives_probabilities", False)
     train, held_out = split(classifier, usable) if needed else (usable, usable[:0])
     counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
@@ -127,9 +127,11 @@ def make_vectorizer(classifier: TextClassifier) -> TfidfVectorizer:
     )
 
 
-def _make_model(classifier: TextClassifier) -> Any:
+def _make_model(classifier: TextClassifier, *, whole: bool) -> Any:
+    """``whole``: the model is not a part of something else, and nothing goes on from it."""
     if classifier.model is None:
-        return OneVsAll(n_jobs=classifier.n_jobs, random_state=classifier.random_state)
+        size = "small" if whole else "exact"
+        return OneVsAll(size=size, n_jobs=classifier.n_jobs, random_state=classifier.random_state)
     return clone(classifier.model)
 
 

@@ -59,12 +59,25 @@ async function suggest() {
     state.shown = [];
   } else {
     const request = { text: text(), k: Number(element("k").value), threshold: threshold() };
-    const answer = await post(path("/suggest"), request, state.running.signal);
-    state.shown = answer.results[0].suggestions;
+    try {
+      const answer = await post(path("/suggest"), request, state.running.signal);
+      state.shown = answer.results[0].suggestions;
+    } catch (error) {
+      if (error.name !== "AbortError") forget();
+      throw error;
+    }
   }
   if (!state.shown.some((one) => one.label === state.selected)) state.selected = state.shown[0]?.label ?? null;
   showSuggestions();
   await explain();
+}
+
+// Suggestions of another text must not stand beside this one.
+function forget() {
+  state.shown = [];
+  showSuggestions();
+  element("status").textContent = "No suggestions.";
+  element("why").hidden = true;
 }
 
 function threshold() {

@@ -13,6 +13,8 @@ const NAMES = {
   coverage: "Labels covered",
 };
 
+const KINDS = { SparseModel: "one-vs-all", LabelTree: "label tree", Ensemble: "ensemble", Neighbours: "neighbours" };
+
 function list(target, pairs) {
   element(target).replaceChildren(...pairs.flatMap(([name, value]) =>
     [make("dt", { textContent: name }), make("dd", { textContent: value })]));
@@ -26,8 +28,8 @@ export function showModel(model) {
     ...(model.weights === null ? [] : [["Weights", whole(model.weights)]]),
     ["In memory", bytes(model.bytes)],
     ["On disk", bytes(model.disk_bytes)],
-    ["Kind", model.kind],
-    ["Probabilities", model.probabilities ? "yes, fitted" : "no: scores"],
+    ["Kind", KINDS[model.kind] ?? model.kind],
+    ["Probabilities", model.probabilities ? "yes, fitted" : "no, scores"],
     ...(model.text_columns.some(Boolean) ? [["Text columns", model.text_columns.join(", ")]] : []),
     ["Trained", model.modified.replace("T", " ").replace("+00:00", " UTC")],
     ...Object.entries({
