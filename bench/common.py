@@ -158,9 +158,10 @@ class Table:
         if path is None:
             return
         saved = json.loads(path.read_text("utf-8"))
-        here = {tuple(row[key] for key in keys) for row in self.rows}
+        own = [row for row in self.rows if "machine" not in row]  # the others were taken over before
+        here = {tuple(row[key] for key in keys) for row in own}
         others = [row for row in saved["rows"] if tuple(row[key] for key in keys) not in here]
-        self.rows += [{**row, "machine": row.get("machine", saved.get("machine"))} for row in others]
+        self.rows = own + [{**row, "machine": row.get("machine", saved.get("machine"))} for row in others]
 
     def __str__(self) -> str:
         return f"{self.name}: {machine_line(self.info)}\n\n{markdown(self.rows, self.columns)}\n"

@@ -68,7 +68,7 @@ def repair(folder: Path, file: Path) -> None:
         text = json.dumps(header, separators=(",", ":")).encode().ljust(end - 8)
         file.write_bytes(len(text).to_bytes(8, "little") + text + raw[end:])
         manifest = json.loads((folder / "manifest.json").read_text())
-        for row in [*manifest["blocks"], manifest.get("packed", {})]:
+        for row in [*manifest["blocks"], manifest.get("packed", {}), manifest.get("layout", {})]:
             if row.get("file") == file.name:
                 row["bytes"], row["crc32"] = file.stat().st_size, checksum(tensors)
         (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -93,7 +93,7 @@ def main(target: Path, count: int, seed: int) -> None:
     for folder in make(target):
         originals = {file: file.read_bytes() for file in sorted(folder.iterdir())}
         files = list(originals)
-        weights = [file for file in files if file.name.startswith(("block", "packed"))]
+        weights = [file for file in files if file.name.startswith(("block", "packed", "layout"))]
         for number in range(count):
             file = (weights if number % 2 else files)[rng.integers(len(weights if number % 2 else files))]
             file.write_bytes(mutate(originals[file], rng))

@@ -53,7 +53,9 @@ def subjects():
 
 @pytest.fixture
 def project(tmp_path, subjects):
-    return SimpleNamespace(datadir=str(tmp_path), subjects=subjects, analyzer=Analyzer(), project_id="p")
+    return SimpleNamespace(
+        datadir=str(tmp_path), subjects=subjects, analyzer=Analyzer(), project_id="p", vocab_lang="en"
+    )
 
 
 @pytest.fixture
@@ -154,6 +156,11 @@ def test_subjects_may_be_deprecated_and_reordered(project, corpus, subjects, con
     found = best(make(project, **config), "ancient ruin archive king")
     assert found[0][0] == 3
     assert 2 not in dict(found)
+    if config.get("vectorizer") == "xmc-fast":  # whose cache has URIs
+        index._uri_idx.pop("http://example.org/history")
+        again = make(project, **config)
+        again.train("cached")
+        assert best(again, "ancient ruin archive king")[0][0] == 3
 
 
 def test_the_pickle_is_annifs_only(project, corpus, tmp_path):
@@ -162,6 +169,37 @@ def test_the_pickle_is_annifs_only(project, corpus, tmp_path):
     assert not (tmp_path / "vectorizer").exists()
     make(project).train(corpus)
     assert (tmp_path / "vectorizer").exists()
+
+
+@pytest.mark.parametrize("vectorizer", ["annif", "xmc-fast"])
+def test_names_of_subjects_are_trained_on(project, subjects, tmp_path, vectorizer):
+    """Their words are known although no document has them; they are no rows of a subject, and no calibration."""
+    rng = np.random.default_rng(1)
+    words = [WORDS[name].split() for name in list(WORDS)[:4]]
+    documents = [
+        Document(text=" ".join(rng.choice(words[i % 4], 4)), subject_set=SubjectSet([i % 4]))
+        for i in range(80)
+    ]
+    for names in ("True", "False"):
+        backend = make(project, vectorizer=vectorizer, names=names)
+        backend.train(DocumentList(documents))
+        if names == "False":
+            assert best(backend, "archaeology") == []
+        else:
+            assert [best(backend, name)[0][0] for name in list(WORDS)[:4]] == [0, 1, 2, 3]
+            assert 4 not in dict(best(backend, "unused music"))  # a subject without documents
+    if vectorizer == "xmc-fast":
+        model = ours.load_model(tmp_path / "xmc_fast-model")
+        assert model.label_counts_.tolist() == [20] * 4
+        assert (model.fit_report_["rows"], model.fit_report_["held_out"]) == (80, 8)
+
+
+def test_few_documents_are_held_out_of_many():
+    assert ours._held_out(50, 0.1).sum() == 5
+    assert ours._held_out(100_000, 0.1).sum() == ours.MOST_HELD_OUT == 1000
+    assert ours._again({"refit": "auto"}, ours._held_out(10_000, 0.1))
+    assert not ours._again({"refit": "auto"}, ours._held_out(100_000, 0.1))
+    assert not ours._again({"refit": "False"}, ours._held_out(50, 0.1))
 
 
 def test_wrong_parameters(project, corpus):
@@ -215,10 +253,10 @@ def serving(folder):
     command = [sys.executable, "-m", "xmc_fast", "serve", f"p={folder}", "--quiet", "--port", str(port)]
     process = subprocess.Popen(command)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").read()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10).read()
                 break
             assert process.poll() is None
             assert time.monotonic() < end

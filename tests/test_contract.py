@@ -65,7 +65,15 @@ def encoder(folder):
 
 
 SMALL = {"epochs": 1, "device": "cpu"}
-LIGHT = {**SMALL, "max_leaf": 4, "bottleneck": 4, "layers": 1, "max_length": 8, "batch_size": 16}
+LIGHT = {
+    **SMALL,
+    "warmup_epochs": 0,
+    "max_leaf": 4,
+    "bottleneck": 4,
+    "layers": 1,
+    "max_length": 8,
+    "batch_size": 16,
+}
 # Class name -> (its input, what makes one from an empty folder).
 MAKERS = {
     "SparseModel": (ROWS, lambda _: xmc_fast.OneVsAll().fit(ROWS, Y).model_),
@@ -73,6 +81,10 @@ MAKERS = {
     "OneVsAll": (ROWS, lambda _: xmc_fast.OneVsAll()),
     "LabelTree": (ROWS, lambda _: xmc_fast.LabelTree(max_leaf=3)),
     "Neighbours": (ROWS, lambda _: xmc_fast.Neighbours(5)),
+    "Lexical": (
+        TEXTS,
+        lambda _: xmc_fast.Lexical([[*line.split(), line] for line in [*WORDS, *WORDS[::-1]]]),
+    ),
     "Ensemble": (ROWS, lambda _: xmc_fast.Ensemble(folds=2)),
     "Mach": (ROWS, lambda _: xmc_fast.Mach(6, 3)),
     "LinearDeclare": (ROWS, lambda _: xmc_fast.LinearDeclare(4, neighbours=5)),

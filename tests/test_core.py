@@ -184,3 +184,13 @@ def test_version_is_the_distribution_s():
     except PackageNotFoundError:
         pytest.skip("xmc-fast is run from the source tree, not installed")
     assert installed == xmc_fast.__version__
+
+
+def test_a_bar_that_is_not_shown_takes_no_locks():
+    """tqdm's are shared with forked processes, and stay locked when one of them is killed."""
+    code = (
+        "import sys; from xmc_fast._progress import progress\n"
+        "with progress(3, unit='row') as bar: bar.update(2), bar.set_postfix({'loss': 1}, refresh=False)\n"
+        "assert 'tqdm' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.PIPE)

@@ -29,7 +29,7 @@ BY_HAND = [ROOT / "README.md", DOCS / "index.md", DOCS / "changelog.md"]
 BY_HAND += [p for part in ("guide", "howto", "api") for p in sorted((DOCS / part).glob("*.md"))]
 BY_HAND += [DOCS / "experiments" / f"{stem}.md" for stem in ("fanin", "lightxml", "linear", "prediction")]
 NOT_MEASURED = [  # in sentences: by arithmetic, by definition, or checked by the test or bench named
-    "factor of 1.3 (`largest_error` in that file)",  # test_the_error_of_the_plan_is_that_of_its_file
+    "factor of 1.5 (`largest_error` in that file)",  # test_the_error_of_the_plan_is_that_of_its_file
     "PSP above 100 %",
     "33 GB (41,218 x 200,252 x 4 bytes)",
     "aim of 20 µs",
@@ -206,6 +206,9 @@ def test_a_run_in_parts_keeps_the_other_rows_and_their_machines(tmp_path, monkey
     again.save(tmp_path / "results")
     saved = json.loads((tmp_path / "results" / "t.json").read_text("utf-8"))
     assert [(row["set"], row["ms"]) for row in saved["rows"]] == [("b", 3.0), ("a", 1.0)]
+    again.add(set="a", ms=4.0)  # a bench may save more than once
+    again.keep_others("set")
+    assert [(row["set"], row["ms"]) for row in again.rows] == [("b", 3.0), ("a", 4.0)]
     tables = bench("report.tables")
     assert "(commit new, old)" in tables.machine_of(saved)
     saved["rows"][1]["machine"]["simd"] = "another"

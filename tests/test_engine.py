@@ -361,7 +361,7 @@ class Lame(Saboteur):
     def store(self, block, result):
         if block == 0:
             Lame.slow = True
-        time.sleep(0.4 if getattr(Lame, "slow", False) else 0.0)
+        time.sleep(1.5 if getattr(Lame, "slow", False) else 0.0)
         return super().store(block, result)
 
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import xmc_fast
 from reference import blend
-from xmc_fast import Ensemble, LabelTree, Neighbours, OneVsAll, TextClassifier, metrics
+from xmc_fast import Ensemble, LabelTree, Lexical, Neighbours, OneVsAll, TextClassifier, metrics
 from xmc_fast import ensemble as module
 
 
@@ -154,7 +154,7 @@ def test_damaged_labels_of_neighbours_are_refused(tmp_path):
     ("options", "message"),
     [
         ({"members": []}, "at least one estimator"),
-        ({"folds": 1}, "folds must be at least 2, got 1"),
+        ({"folds": 0}, "folds must be at least 1, got 0"),
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
         ({"folds": 500}, "as many rows as folds"),
     ],
@@ -181,3 +181,62 @@ def test_an_ensemble_of_texts(tmp_path):
     best = xmc_fast.load(tmp_path / "m").predict_one("fine tea", k=1)[0]
     assert best[0] == "drink"
     assert 0.5 < best[1] <= 1
+
+
+TEXTS = ["green tea", "black tea", "iron ore", "steel and iron", "tea from steel"] * 12
+Y_TEXTS = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0]] * 12)
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+@pytest.mark.parametrize("column", [False, True])
+def test_members_that_take_texts(folds, column, tmp_path):
+    texts = xmc_fast.data.TextColumn.from_texts(TEXTS) if column else TEXTS
+    members = [
+        TextClassifier(calibrate=0, ngram_range=(1, 2)),
+        TextClassifier(model=Neighbours(5)),
+        Lexical(["tea", "iron", "rice"]),
+    ]
+    model = Ensemble(members, folds=folds, blend_rows=30).fit(texts, Y_TEXTS)
+    top = model.predict(["rice and tea", "iron", ""], 3, proba=True)
+    assert 2 in top[0].indices  # no row has rice: only the name tells
+    assert top[1].indices[0] == 1
+    assert (model.label_counts_[0] < 36) == (folds == 1)  # some rows are kept from the members
+    model.save(tmp_path / "m")
+    again = xmc_fast.load(tmp_path / "m")
+    assert again.predict(TEXTS).data.tobytes() == model.predict(TEXTS).data.tobytes()
+    assert again.predict_one("rice and tea", 1)[0].tolist() == [0]
+    with pytest.raises(ValueError, match="X must be texts as in fit, got features"):
+        again.predict(np.eye(3))
+    with pytest.raises(ValueError, match="X must be features as in fit, got texts"):
+        Ensemble(folds=2).fit(*problem()).predict(TEXTS)
+
+
+def test_default_members_of_texts():
+    model = Ensemble(folds=2).fit(TEXTS, Y_TEXTS)
+    assert [type(member).__name__ for member in model.members_] == ["TextClassifier"] * 2
+    assert model.predict(["a tea"], 1).indices.tolist() == [0]
+
+
+def test_one_fold_trains_each_member_once_without_the_rows_of_the_blend():
+    X, Y = problem(200)
+    fits = []
+
+    class Counted(Neighbours):
+        def fit(self, X, Y):
+            fits.append(X.shape[0])
+            return super().fit(X, Y)
+
+    Ensemble([Counted(5)], folds=1, blend_rows=30).fit(X, Y)
+    assert fits == [170]
+    Ensemble([Counted(5)], folds=1).fit(X, Y)
+    assert fits[1:] == [150]
+
+
+def test_labels_without_rows_have_a_knot_of_their_own():
+    lists = [sp.csr_matrix([[0.5, 0.0, 0.25]]), sp.csr_matrix([[0.0, 1.0, 0.0]])]
+    pairs = module._pairs(lists, np.array([0, 1, 5]))
+    closeness = pairs.numbers[:, -5:]
+    assert closeness[0].tolist() == [1, 0, 0, 0, 0]
+    assert closeness[1].tolist() == [0, 1, 0, 0, 0]
+    assert closeness[2, 0] == 0
+    np.testing.assert_allclose(closeness.sum(1), 1, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import numpy as np
@@ -87,3 +88,22 @@ def test_pictures():
     ax = plots.plot_tuning(found)
     assert sum(len(line.get_xdata()) for line in ax.lines) == len(found.trials)
     pyplot.close("all")
+
+
+@pytest.mark.parametrize("hashing", [None, 1 << 16])
+def test_terms_that_are_made_when_looked_at_are_a_list(hashing):
+    model = TextClassifier(hashing=hashing, min_df=1).fit(TEXTS, TAGS)
+    text = "iron ore in green tea, unseen"
+    why, other = (model.explain(text, "drink") for _ in range(2))
+    shown = str(other)  # the table alone does not look for places
+    assert [type(c).__name__ for c in why.contributions] == ["Contribution"] * len(why.contributions)
+    sizes = [abs(c.contribution) for c in why.contributions]
+    assert sizes == sorted(sizes, reverse=True)
+    for c in why.contributions[:3]:
+        assert c.contribution == c.value * c.weight
+        assert f"{c.term}" in shown
+        assert {text[slice(*span)].lower() for span in c.spans} == {c.term}
+    assert why.contributions == other.contributions == list(other.contributions)
+    again = pickle.loads(pickle.dumps(why))
+    assert again == why
+    assert str(again) == str(why) == shown

@@ -15,9 +15,10 @@ import scipy.sparse as sp
 
 import xmc_fast
 from bench.experiments import mutate, mutations
-from xmc_fast import _folder
+from xmc_fast import _core, _folder
 from xmc_fast._folder import ModelFormatError, count, file_in, part_of
 from xmc_fast._threads import resolve_threads
+from xmc_fast.model import _storage
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
 NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
@@ -150,11 +151,69 @@ def test_what_is_out_of_range_is_refused(change, kind, file, function):
     assert str(folder) in str(caught.value)
 
 
-def test_what_is_found_at_the_first_use_names_the_file(change):
-    for function in (setting("indices", 99), lambda a: a.update(indices=a["indices"].astype("i8"))):
-        folder = change("sparse_model", "block-00000.safetensors", function)
-        with pytest.raises(ModelFormatError, match=r"block-00000\.safetensors: the weights of labels 0 to 5"):
-            xmc_fast.load(folder).predict(X, 3)
+BAD_ROWS = {
+    "index past the last": setting("indices", 99),
+    "index twice": lambda a: a["indices"].__setitem__(1, a["indices"][0]),
+    "negative index": lambda a: a.update(indices=-a["indices"].astype("i4") - 1),
+    "indices of another type": lambda a: a.update(indices=a["indices"].astype("i8")),
+    "indptr falls": setting("indptr", 2**40, 1),
+    "indptr negative": setting("indptr", -1, 1),
+    "indptr starts late": setting("indptr", 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_weights_are_checked_on_opening(change, name, mmap):
+    folder = change("sparse_model-blocks", "block-00000.safetensors", BAD_ROWS[name])
+    with pytest.raises(ModelFormatError, match=r"block-00000\.safetensors: the weights of labels 0 to 5"):
+        xmc_fast.load(folder, mmap=mmap)
+    with pytest.raises(ModelFormatError, match="the weights of labels 0 to 5"):
+        xmc_fast.model.read_block(folder, 0, mmap=mmap)
+
+
+def test_a_checked_file_is_remembered_until_it_changes(made, tmp_path, monkeypatch):
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(made("sparse_model-blocks"), folder)
+    checks = []
+    check = _storage.check_block
+    monkeypatch.setattr(_storage, "check_block", lambda *of: checks.append(of) or check(*of))
+    for _ in range(3):
+        xmc_fast.load(folder)
+    assert len(checks) == 1
+    path = folder / "block-00000.safetensors"
+    tensors = mutate.Tensors(path)
+    tensors.arrays["indices"][0] = 99
+    tensors.write(path)  # in place: the same size
+    mutate.refresh(folder)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # a clock may be too coarse to tell them apart
+    with pytest.raises(ModelFormatError, match="the weights of labels 0 to 5"):
+        xmc_fast.load(folder)
+    assert len(checks) == 2
+
+
+def test_weights_in_memory_are_checked_at_their_first_use():
+    block = xmc_fast.model.Block(0, 3, np.array([0, 1]), np.array([7], np.int32), np.ones(1, np.float32))
+    with pytest.raises(ValueError, match="the weights of labels 0 to 0 are damaged"):
+        xmc_fast.SparseModel([block]).predict(np.ones((1, 3)), 1)
+
+
+def test_a_packed_model_without_labels_is_unpacked_at_once(tmp_path):
+    """Whatever number of columns it claims."""
+    empty = {"label": "i4", "bias": "f4", "ptr": "u4", "list": "u1"}
+    arrays = {name: np.empty(0, dtype) for name, dtype in empty.items()}
+    arrays |= {"level": np.zeros(256, np.float32), "first": np.zeros(1, np.int64)}
+    rows = _core.PackedModel.open(0, 2**31 - 1, arrays).unpack()
+    assert [len(part) for part in rows] == [1, 0, 0]
+
+
+def test_a_layout_is_checked_on_opening(change):
+    for function in (setting("entry", 99), lambda a: a.update(label=a["label"].astype("i8"))):
+        folder = change("sparse_model", "layout.safetensors", function)
+        with pytest.raises(ModelFormatError, match=r"layout\.safetensors: the weights are damaged"):
+            xmc_fast.load(folder)
 
 
 @pytest.mark.parametrize("kind", ["label_tree", "mach", "linear_declare", "text_classifier"])

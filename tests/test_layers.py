@@ -15,12 +15,14 @@ SHARED = {"core", "cluster"}  # folders that others may include
 
 # A module may import from its own layer and from lower ones.
 LAYERS = [
-    {"_core", "_threads", "_validate", "_files", "_folder", "_memory", "_progress", "_work"},
+    {"_core", "_threads", "_validate", "_files", "_folder", "_memory", "_progress", "_refit", "_work"},
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
     {
         "linear",
         "_checkpoint",
         "_problem",
+        "_screen",
+        "_spill",
         "_state",
         "update",
         "texts",
@@ -29,6 +31,7 @@ LAYERS = [
         "text",
         "knn",
         "declare",
+        "lexical",
         "neighbours",
         "ensemble",
     },
@@ -82,3 +85,13 @@ def test_python_imports(path):
             if name in ("cpu_features", "load", "set_progress", "__version__"):
                 continue
             assert level(name) <= level(own), f"{own} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent.name for path in CSRC.glob("*/*.*")}))
+def test_files_named_in_comments_exist(folder):
+    files = {str(path.relative_to(CSRC)) for path in CSRC.glob("*/*.*")}
+    names = {name.split("/")[1] for name in files} | {"cuda_host.h"}  # of tests/cuda_host
+    for path in CSRC.glob(f"{folder}/*.*"):
+        for comment in re.findall(r"//.*", path.read_text()):
+            for name in re.findall(r"(?<![\w.*>])[a-z_]+(?:/[a-z_]+)?(?:\.simd)?\.(?:h|cpp|cu)\b", comment):
+                assert name in (files if "/" in name else names), f"{path.name} names {name}: {comment}"

@@ -335,6 +335,15 @@ def test_compress(tmp_path):
     small.save(tmp_path / "m")
     assert Mach.load(tmp_path / "m").predict(X).data.tobytes() == small.predict(X).data.tobytes()
     assert model.compress().predict(X).data.tobytes() == model.predict(X).data.tobytes()
+    one_byte = model.compress(delta=0.01)
+    assert one_byte.nbytes < 0.6 * model.nbytes
+    rounded = [m.to_csr().toarray() for m in one_byte.models_]
+    ones = np.hstack([X, np.ones((len(X), 1), np.float32)])
+    for given, W in zip(one_byte.bucket_scores(X[:7]), rounded, strict=True):
+        np.testing.assert_allclose(given, 1 / (1 + np.exp(-ones[:7] @ W.T)), atol=1e-5)
+    assert (one_byte.predict(X, k=1).indices == y).mean() > 0.8
+    one_byte.save(tmp_path / "small")
+    assert Mach.load(tmp_path / "small").predict(X).data.tobytes() == one_byte.predict(X).data.tobytes()
     with pytest.raises(TypeError, match="compress needs models that are SparseModel, got Scores"):
         Mach(16, 3, base=Scores()).fit(X, y).compress()
 

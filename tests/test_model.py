@@ -128,10 +128,11 @@ def damage_json(path):
         (lambda path: path.unlink(), "missing"),
     ],
 )
-def test_damaged_block_is_named(tmp_path, mmap, damage, message):
-    small_model().save(tmp_path / "m")
-    damage(tmp_path / "m" / "block-00002.safetensors")
-    with pytest.raises(xm.ModelFormatError, match=rf"block-00002.*{message}"):
+@pytest.mark.parametrize("name", ["layout", "block-00002"])  # of 32-bit weights and of 16-bit ones
+def test_damaged_weights_are_named(tmp_path, mmap, damage, message, name):
+    small_model().astype("float32" if name == "layout" else "float16").save(tmp_path / "m")
+    damage(tmp_path / "m" / f"{name}.safetensors")
+    with pytest.raises(xm.ModelFormatError, match=rf"{name}.*{message}"):
         SparseModel.load(tmp_path / "m", mmap=mmap, verify=True)
 
 
@@ -269,3 +270,16 @@ def test_opens_at_once_and_shares_pages(tmp_path):
     own, resident = map(int, out.stdout.split())
     assert resident > 250e6
     assert own < 130e6
+
+
+def test_names_of_another_model_are_not_taken(tmp_path):
+    """A model that is opened before its folder is replaced must not name its labels by the new one's names."""
+    a, b = (SparseModel([sp.eye(2).tocsr()], label_names=names) for names in (["tea", "ore"], ["ore", "tea"]))
+    a.save(tmp_path / "m")
+    opened, used = SparseModel.load(tmp_path / "m"), SparseModel.load(tmp_path / "m")
+    assert used.label_names == ["tea", "ore"]
+    b.save(tmp_path / "m")
+    assert used.label_names == ["tea", "ore"]
+    with pytest.raises(xm.ModelFormatError, match="replaced since the model was opened"):
+        _ = opened.label_names
+    assert SparseModel.load(tmp_path / "m").label_names == ["ore", "tea"]

@@ -200,23 +200,35 @@ def test_size_and_loss_are_held():
     for loss in (1.5, 20.0):
         small = model.compress(X, Y, max_loss=loss)
         sizes.append(small.nbytes)
-        assert precision(small, 5) >= 100 - loss - 1
+        for k in (1, 3, 5):
+            assert precision(small, k) >= 100 - loss - 1
     assert sizes[1] < sizes[0]
+    best = Y.multiply(
+        sp.csr_matrix(([1.0] * 300, Y.indices[::5], range(301)), Y.shape)
+    )  # P@5 says little here
+    first = model.compress(X, best, max_loss=1.5).predict(X, 1).indices
+    assert 100 * np.mean(first == Y.indices[::5]) >= 100 - 1.5 - 1
     with pytest.raises(ValueError, match="together"):
         model.compress(X)
     with pytest.raises(ValueError, match="not finite"):
         SparseModel(sp.csr_matrix(np.array([[np.inf]]))).compress()
 
 
-def test_the_threshold_follows_a_rising_curve():
+def test_the_threshold_follows_rising_curves():
     at = np.log(TRIED)
-    lost = np.where(at < np.log(0.1), 0.0, at - np.log(0.1))
+    rising = np.where(at < np.log(0.1), 0.0, at - np.log(0.1))
+    lost = np.stack([0.5 * rising, rising, 0 * rising], axis=1)  # P@3 loses most
     assert np.log(0.1) + 0.05 < np.log(largest_delta(lost, 0.2)) <= np.log(0.1) + 0.2 + 1e-9
-    noisy = lost + 0.15 * (-1.0) ** np.arange(len(lost)) * (at < np.log(0.1))
+    assert (
+        largest_delta(lost[:, ::-1], 0.2)
+        == largest_delta(lost[:, 1:2], 0.2)
+        < largest_delta(lost[:, :1], 0.2)
+    )
+    noisy = lost + 0.15 * ((-1.0) ** np.arange(len(lost)) * (at < np.log(0.1)))[:, None]
     assert abs(np.log(largest_delta(noisy, 0.2) / largest_delta(lost, 0.2))) < 0.3
-    assert largest_delta(np.full(len(TRIED), -1.0), 0.1) == DELTAS[-1]
+    assert largest_delta(np.full((len(TRIED), 3), -1.0), 0.1) == DELTAS[-1]
     with pytest.raises(ValueError, match="max_loss must be at least 3"):
-        largest_delta(np.full(len(TRIED), 3.0), 0.1)
+        largest_delta(np.full((len(TRIED), 3), 3.0), 0.1)
 
 
 def test_names_are_packed_and_weights_can_be_edited(tmp_path):

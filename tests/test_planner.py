@@ -61,7 +61,7 @@ def test_calibration_file_is_what_the_command_writes():
 
 @pytest.mark.memory
 def test_estimates_are_near_a_real_fit():
-    """Within a factor of four on another machine: the order of magnitude is what a plan is for."""
+    """Within a factor of six on another machine, or a busy one: the order of magnitude is what a plan is for."""
     import time
 
     X, Y = xmc_fast.data.make_synthetic(8_000, 8_000, 1_000, random_state=3)
@@ -69,7 +69,7 @@ def test_estimates_are_near_a_real_fit():
     model = OneVsAll(n_jobs=1).fit(X, Y).model_
     seconds = time.process_time() - start
     estimate = xmc_fast.plan(8_000, 8_000, 1_000, X.nnz, cores=1, labels_per_row=Y.nnz / 8_000)
-    assert seconds / 4 < 3600 * estimate.cpu_hours < seconds * 4
+    assert seconds / 6 < 3600 * estimate.cpu_hours < seconds * 6
     assert model.nnz / 3 < estimate.weights_per_label * 1_000 < model.nnz * 3
 
 

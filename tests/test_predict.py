@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from reference import predict as reference
 from xmc_fast.data import read_xmc
-from xmc_fast.model import Calibration, SparseModel, merge_topk
+from xmc_fast.model import Calibration, SparseModel, merge_topk, write_block, write_manifest
 from xmc_fast.model._predict import build_layout
 
 
@@ -309,12 +307,12 @@ def test_mapped_models_predict_the_same(tmp_path, dtype):
         top = SparseModel.load(tmp_path / "m", mmap=mmap).predict(X, 5)
         assert top.indices.tobytes() == expected.indices.tobytes()
         assert top.data.tobytes() == expected.data.tobytes()
-    # folders of earlier versions may hold a prediction layout, which is not looked at
-    (tmp_path / "m" / "layout.safetensors").write_bytes(b"anything")
-    manifest = json.loads((tmp_path / "m" / "manifest.json").read_text())
-    manifest["files"]["layout"] = "layout.safetensors"
-    (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
-    assert SparseModel.load(tmp_path / "m").predict(X, 5).data.tobytes() == expected.data.tobytes()
+    # folders of earlier versions hold blocks, and perhaps a prediction layout, which is not looked at
+    for index, block in enumerate(model.blocks):
+        write_block(tmp_path / "old", index, block.first_label, block)
+    (tmp_path / "old" / "layout.safetensors").write_bytes(b"anything")
+    write_manifest(tmp_path / "old", bias=1.0, normalize=True, files={"layout": "layout.safetensors"})
+    assert SparseModel.load(tmp_path / "old").predict(X, 5).data.tobytes() == expected.data.tobytes()
 
 
 def test_predict_one_agrees(simd):

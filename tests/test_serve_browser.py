@@ -77,7 +77,7 @@ def page(browser, address):
     context = browser.new_context(viewport={"width": 1200, "height": 800})
     page = context.new_page()
     page.set_default_timeout(30_000)
-    complaints: list[str] = []
+    page.complaints = complaints = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
@@ -151,6 +151,24 @@ def test_a_table_up_and_down(page, tmp_path, folder):
     tagged = list(csv.reader(io.StringIO(download.value.path().read_text("utf-8"), newline="")))
     assert [row[:2] for row in tagged] == rows
     assert tagged[1][2].split("|")[0] == "eggs"
+
+
+def test_errors_are_seen_where_the_user_is(page):
+    """Below the fold too; and suggestions of another text do not stay."""
+    type_text(page, "egg and yolk")
+    page.set_viewport_size({"width": 360, "height": 600})
+    page.locator("#upload").scroll_into_view_if_needed()
+    page.context.set_offline(True)
+    page.evaluate("""() => { const box = document.querySelector("textarea");
+        box.value = "coffee"; box.dispatchEvent(new Event("input")); }""")
+    playwright.expect(page.locator("#problem")).to_be_in_viewport()
+    playwright.expect(page.locator("#problem")).to_have_text("The server does not answer.")
+    assert page.locator("#suggestions li").count() == 0
+    assert page.inner_text("#status") == "No suggestions."
+    page.context.set_offline(False)
+    type_text(page, "coffee beans")
+    assert page.is_hidden("#problem")
+    page.complaints.clear()  # the browser tells of the failed request
 
 
 def test_the_model_tab(page):

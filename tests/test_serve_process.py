@@ -165,8 +165,11 @@ def test_a_deleted_model_stays_in_use_until_there_is_a_new_one(start, tmp_path):
     assert sooner_or_later(lambda: ready(server.port)["problems"] == {})
 
 
-def test_a_killed_worker_is_replaced(start):
-    server = start("--workers", "2")
+def test_a_killed_worker_is_replaced_and_pages_are_shared(start, tmp_path):
+    small = TextClassifier.load(tmp_path / "model")
+    small.model_ = small.model_.compress()
+    small.save(tmp_path / "model")
+    server = start("--workers", "2", "--mmap")
     parent = psutil.Process(server.process.pid)
 
     def workers():
@@ -185,6 +188,12 @@ def test_a_killed_worker_is_replaced(start):
     assert len(set(workers()) - {first[0]}) == 2
     server.wait()
     assert {ask(server.port)[0] for _ in range(10)} == {200}
+    weights = str(tmp_path / "model" / "model")
+
+    def maps(worker):
+        return any(file.path.startswith(weights) for file in psutil.Process(worker).memory_maps())
+
+    assert sooner_or_later(lambda: all(map(maps, workers())))  # the same files
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.request("GET", "/metrics")
     assert b"xmc_fast_requests_total" in connection.getresponse().read()

@@ -104,6 +104,53 @@ def test_command(tmp_path, capsys):
     assert "nothing to do" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("after_save", [False, True])
+def test_command_that_was_stopped(tmp_path, capsys, monkeypatch, after_save):
+    """Run again it ends with the same bytes, whether the model was in place already or not."""
+
+    def write(name, texts, tags):
+        lines = [json.dumps({"text": t, "labels": tag}) for t, tag in zip(texts, tags, strict=True)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return str(tmp_path / name)
+
+    def files(folder):
+        return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+    class Stopped(BaseException):
+        pass
+
+    model, straight = tmp_path / "model", tmp_path / "straight"
+    new = write("new.jsonl", NEW, NEW_TAGS)
+    assert main(["train", write("old.jsonl", TEXTS * 3, TAGS * 3), str(model), "--keep-state"]) == 0
+    assert main(["update", str(model), new, "--out", str(straight)]) == 0
+    save = TextClassifier.save
+
+    def stopped(self, folder):
+        if after_save:
+            save(self, folder)
+        raise Stopped
+
+    monkeypatch.setattr(TextClassifier, "save", stopped)
+    with pytest.raises(Stopped):
+        main(["update", str(model), new])
+    monkeypatch.undo()
+    left = tmp_path / ".model.update"
+    assert list(left.glob("solved/block-*"))
+    capsys.readouterr()
+    assert main(["update", str(model), new]) == 0
+    assert ("complete before it was stopped" in capsys.readouterr().out) == after_save
+    assert not left.exists()
+    assert files(model) == files(straight)
+    # what another command has left is in nobody's way
+    left.mkdir()
+    (left / "request.json").write_text('{"model": "", "history": [], "asked": ""}')
+    (left / "solved").mkdir()
+    (left / "solved" / "fit.json").write_text("{}")
+    assert main(["update", str(model), "--remove-labels", "wood"]) == 0
+    assert not left.exists()
+    assert len(xmc_fast.load(str(model)).model_.params["updates"]) == 2
+
+
 def test_terms_against_and_nearest_examples():
     model = trained()
     why = model.explain("iron in green tea", "drink")

@@ -41,20 +41,29 @@ def test_levels_hold_every_label_once(data, tree):
 
 
 @pytest.mark.parametrize("beam", [1, 3, 100])
-@pytest.mark.parametrize("power", [1, 2, 3])
-def test_search_is_that_of_the_reference(data, tree, beam, power):
+@pytest.mark.parametrize(("power", "slack"), [(1, 0.3), (2, None), (3, None), (3, 1.0), (3, 0)])
+def test_search_is_that_of_the_reference(data, tree, beam, power, slack):
     X, _ = data
     levels, order = tree.trees_[0]
     decay = 1 if power == 1 else 0.7
-    model = LabelTree(power=power, decay=decay, normalize=True)
+    model = LabelTree(power=power, decay=decay, slack=slack, normalize=True)
     model.trees_, model.n_labels_, model.n_features_in_, model.calibration = tree.trees_, 400, 300, None
     got = model.predict(X[:40], 5, beam=beam)
     for row in range(40 if beam < 100 else 3):
-        ids, scores = search(X[row].toarray().ravel(), levels, beam, 5, power, decay)
+        margin = np.inf if slack is None else slack
+        ids, scores = search(X[row].toarray().ravel(), levels, beam, 5, power, decay, margin)
         part = slice(got.indptr[row], got.indptr[row + 1])
         np.testing.assert_allclose(got.data[part], scores, rtol=2e-4, atol=1e-6)
         clear = np.abs(np.diff(scores, append=0)) > 1e-4 * np.maximum(scores, 1e-6)
         assert (got.indices[part] == order[ids])[clear].all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_rows_of_any_size_give_the_same_search(data, tree, size):
+    """Values become integers: their steps follow the row."""
+    X, _ = data
+    expected, got = tree.predict(X[:40], 5), tree.predict((X[:40] * np.float64(size)).astype(np.float32), 5)
+    np.testing.assert_allclose(got.data, expected.data, rtol=1e-4)
 
 
 def test_weights_are_those_of_one_vs_all_on_the_rows_of_the_node(data, tree):
@@ -126,6 +135,7 @@ def test_damaged_files_are_refused(tree, tmp_path):
         ({"max_leaf": 300}, "max_leaf must be"),
         ({"power": 4}, "power must be"),
         ({"decay": 0}, "decay must be"),
+        ({"slack": -1}, "slack must be"),
     ],
 )
 def test_bad_parameters(data, options, message):

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import xmc_fast
 from tests.test_update import data
 from xmc_fast import OneVsAll, metrics
-from xmc_fast._trials import Data, _from_first, scores
+from xmc_fast._trials import Data, _from_first, scores, shortened
 from xmc_fast.cli import main
 from xmc_fast.tuning import default_settings
 
@@ -28,6 +29,43 @@ def test_bad_settings_lose():
     assert rounds.count(1) == 4
     assert rounds.count(2) == 1  # a third of four
     assert found.trials[0]["rows"] == 320  # small data: all training rows in each round
+
+
+def test_the_default_stays_to_the_end():
+    X, Y = data(n=400)
+    settings = [{"C": 0.5}, {"C": 2.0}, {}, *({"C": 1.0 + i / 100} for i in range(1, 9))]
+    for metric in ("ndcg@5", "macro_f1@5"):
+        found = xmc_fast.tune(X, Y, settings=settings, metric=metric, n_jobs=1)
+        rounds = sorted({trial["round"] for trial in found.trials})
+        assert rounds == [1, 2, 3]
+        default = {trial["round"]: trial["score"] for trial in found.trials if trial["setting"] == {}}
+        assert sorted(default) == rounds
+        best = {t["round"]: t["score"] for t in found.trials if t["setting"] == found.best}
+        assert best[3] >= default[3]
+
+
+def test_places_of_a_row_are_shared_by_labels():
+    # rows with 3, 2, 3 and 1 suggestions, best first
+    indices, data = np.array([1, 2, 0, 1, 0, 0, 1, 2, 2]), np.arange(9, 0, -1, dtype=np.float32)
+    top = sp.csr_matrix((data, indices, [0, 3, 5, 8, 9]), (4, 3))
+    kept = shortened(top, 1.5)  # 1, 2, 1 and 2 places
+    assert kept.indptr.tolist() == [0, 1, 3, 4, 5]
+    assert kept.indices.tolist() == [1, 1, 0, 0, 2]
+    assert kept.data.tolist() == [9, 6, 5, 4, 1]
+    assert np.diff(shortened(top, 0.5).indptr).tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(shortened(top, 3).indices, top.indices)
+
+
+def test_macro_metrics_are_those_of_all_labels():
+    """Of all rows and labels a trial's score is the plain metric; rows without these labels count as well."""
+    X, Y = data(n=800)
+    found = Data(X, Y, None, 0.2, None, 0, 1)
+    part = found.part(0, 1.0, 1.0)
+    assert part.share == 1
+    ((_, score),) = scores(found, [{}], [{}], part, "macro_f1@3")
+    model = OneVsAll(n_jobs=1).fit(X[part.rows], Y[part.rows][:, part.labels])
+    truth = Y[part.valid][:, part.labels]
+    assert score == round(metrics.report(truth, model.predict(X[part.valid], 3), k=[3])["macro_f1@3"], 9)
 
 
 def test_same_result_again_and_in_threads():

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from tests.reference import linear as reference
 from xmc_fast import OneVsAll
+from xmc_fast._screen import added_loss
 
 BLOCK = 10
 
@@ -82,6 +83,42 @@ def test_few_rows_leave_labels_alone():
     same = np.abs(before - model.model_.to_csr()).sum(axis=1).A1 == 0
     assert same.sum() == Y.shape[1] - trained
     assert worst_ratio(model.model_, X, Y) <= 1.001
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": None, "C": 3.0}, {"normalize": False}])
+@pytest.mark.parametrize("dense", [False, True])
+def test_loss_of_changed_rows_is_that_of_the_weights(options, dense):
+    X, Y = data(n=240)
+    X = X.toarray() if dense else X
+    model = fit(X[:160], Y[:160], **options)
+    labels, removed = np.array([0, 3, 23]), np.array([4, 9, 100], np.int32)
+    W = np.zeros((3, X.shape[1] + 1))
+    W[:, : model.model_.n_columns] = model.model_.to_csr().toarray()[labels]
+    A = sp.csr_matrix(X).toarray().astype(np.float64)
+    if options.get("normalize", True):
+        A /= np.maximum(np.linalg.norm(A, axis=1, keepdims=True), 1e-30)
+    Z = A @ W[:, :-1].T + W[:, -1] * (options.get("bias", 1.0) is not None)
+    S = np.where(Y[:, labels].toarray() > 0, 1, -1)
+    expected = options.get("C", 1.0) * (np.maximum(0, 1 - S * Z)[160:] ** 2).sum(axis=0)
+    none = np.empty(0, np.int32)
+    found = added_loss(model, model.state_, labels, X[160:], Y[160:][:, labels], none)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)  # 80 rows: two chunks
+    inside = (Z[removed] > -1).any(axis=0)
+    found = added_loss(model, model.state_, labels, X[160:], Y[160:][:, labels], removed)
+    np.testing.assert_array_equal(np.isinf(found), inside)
+
+
+def test_a_new_positive_that_the_model_is_sure_of_trains_nothing():
+    X, Y = data(n=2000, labels=4)
+    model = fit(X, Y)
+    before = bytes_of(model.model_)
+    scores = reference.prepared_rows(X.toarray(), True, 1.0) @ model.model_.to_csr().toarray().T
+    row = int(np.argmax(scores[:, 0] - scores[:, 1:].max(axis=1)))
+    assert Y[[row]].toarray().tolist() == [[1, 0, 0, 0]]
+    model.update(X[[row]], Y[[row]])
+    assert model.update_["labels_trained"] == 0
+    assert bytes_of(model.model_) == before
+    assert worst_ratio(model.model_, sp.vstack([X, X[[row]]]), sp.vstack([Y, Y[[row]]]).tocsr()) <= 1.001
 
 
 def test_removed_and_changed():

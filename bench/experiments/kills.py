@@ -17,6 +17,7 @@ import signal
 import statistics
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,13 +162,21 @@ class Stopped(Exception):
     """The operation itself failed."""
 
 
-def killed(work: Callable[[], None], moment: float) -> tuple[bool, float]:
-    """Run the work in a child and kill it ``moment`` seconds after it began; whether it had ended, and the time."""
+def killed(work: Callable[[], None], moment: float, why: Path | None = None) -> tuple[bool, float]:
+    """Run the work in a child and kill it ``moment`` seconds after it began; whether it had ended, and the time.
+
+    ``why``: a file for the error that the work itself ended with.
+    """
     read, write = os.pipe()
 
     def told() -> None:
         os.write(write, b"b")
-        work()
+        try:
+            work()
+        except BaseException:
+            if why is not None:
+                why.write_text(traceback.format_exc())
+            raise
         os.write(write, b"e")
         time.sleep(60)
 
@@ -261,7 +270,12 @@ def kills(name: str, count: int, seed: int = 0) -> dict[str, Any]:
                 row["lost"] += now is None
                 row["half"] += now not in (old, expected, None)
             if not (now == expected and before is old_state):  # else the same rows would be added again
-                failed = not killed(lambda folder=folder: work(folder), float("inf"))[0]  # type: ignore[misc]
+                why = Path(top, "why")
+                failed = not killed(lambda folder=folder: work(folder), float("inf"), why)[0]  # type: ignore[misc]
+                if failed:
+                    print(
+                        f"{name}, kill {number}, the second run: {why.read_text() if why.exists() else 'ended'}"
+                    )
                 row["lost"] += failed
                 row["differing"] += not failed and contents(folder / "out") != expected
             stale = [p for p in folder.rglob(".*") if p.name.endswith((".tmp", ".old"))]

@@ -91,10 +91,12 @@ def _lightxml(folder: Path) -> None:
 # Kind -> what makes a folder of it. Names as in xmc_fast._folder.KINDS, with a suffix for further forms.
 KINDS: dict[str, Callable[[Path], None]] = {
     "sparse_model": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.save(folder),
+    "sparse_model-blocks": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data(), checkpoint=folder),
     "sparse_model-small": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.compress().save(folder),
     "text_classifier": _text,
     "label_tree": _tree,
     "neighbours": lambda folder: xmc_fast.Neighbours(3, n_jobs=1).fit(*data()).save(folder),
+    "lexical": lambda folder: xmc_fast.Lexical(["tea", "ore"]).fit(["tea", "ore"], [[1, 0], [0, 1]]).save(folder),
     "ensemble": lambda folder: xmc_fast.Ensemble(folds=2, n_jobs=1).fit(*data()).save(folder),
     "mach": lambda folder: xmc_fast.Mach(4, 2, n_jobs=1).fit(*data()).save(folder),
     "mach-network": lambda folder: xmc_fast.Mach(4, 2, base="network", n_jobs=1).fit(*data()).save(folder),
@@ -106,7 +108,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     ),
     "lightxml": _lightxml,
 }  # fmt: skip
-TEXT_KINDS = ("text_classifier", "lightxml")
+TEXT_KINDS = ("text_classifier", "lexical", "lightxml")
 NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
 VERIFIED = (
     "sparse_model",
@@ -114,6 +116,7 @@ VERIFIED = (
     "label_tree",
     "mach",
     "neighbours",
+    "lexical",
     "ensemble",
 )  # kinds whose load has verify; others always do
 

@@ -63,11 +63,65 @@ def gain(results: Results) -> str:
     return f"Gain over one-vs-all in points, mean of {len(sets)} sets: {means}. P@1 falls on {where}."
 
 
+# NatLibFi's system on GermEval-2025 LLMs4Subjects, dev; trained on translated and synthetic documents besides.
+PUBLISHED = {
+    "Omikuji Bonsai (published)": (0.3401, 0.5985, 0.3229, 0.5701),
+    "MLLM (published)": (0.2304, 0.4180),
+    "XTransformer (published)": (0.3122, 0.5517),
+    "Bonsai + MLLM (published)": (0.3445, 0.6101),
+    "+ XTransformer (published)": (0.3479, 0.6162),
+    "+ reranking by an LLM (published)": (0.3547, 0.6329),
+}
+SUBJECTS = ("F1@5 en", "nDCG en", "F1@5 de", "nDCG de")
+
+
+def subjects(name: str, others: dict[str, tuple[float, ...]] | None = None) -> Part:
+    """Figures of subject indexing with four digits; published ones below."""
+
+    def line(row: Row) -> Row:
+        out = {"model": row["model"]} | {m: f"{row[m]:.4f}" for m in SUBJECTS}
+        out["recall@100 of new labels"] = f"{row['recall new']:.3f}"
+        return out | {"training, CPU s": f"{row['training']:.0f}" if row.get("training") else ""}
+
+    def make(results: Results) -> Rows:
+        known = [
+            {"model": title} | dict(zip(SUBJECTS, (f"{f:.4f}" for f in figures), strict=False))
+            for title, figures in (others or {}).items()
+        ]
+        return [*map(line, results.rows(name)), *known]
+
+    return Part(name, f"python -m bench.experiments.accuracy {name.removeprefix('accuracy_')}", make=make)
+
+
 PARTS = {
+    "accuracy-dev": subjects("accuracy_dev", PUBLISHED),
+    "accuracy-trials": subjects("accuracy_trials"),
     "blend": blend(),
     "blend-gain": Part("blend", make=gain),
     "lightxml_eurlex57k": lightxml("eurlex57k"),
     "lightxml_tibkat-gnd": lightxml("tibkat-gnd"),
+    "lightxml_frozen": Part(
+        "lightxml_frozen",
+        "python -m bench.speed.bench_frozen --texts 128",
+        {
+            "trained": "way",
+            "CPU s per 1,000 texts and epoch": lambda r: round(r["epoch_s"], 1),
+            "whole encoder / this": lambda r: round(r["ratio"], 2),
+            "frozen layers once, CPU s per 1,000 texts": lambda r: round(r["once_s"], 1),
+        },
+    ),
+    "lm_head": Part(
+        "lm_head",
+        "python -m bench.speed.bench_lm_head",
+        {
+            "loss": lambda r: {"plain": "nn.Linear, cross_entropy", "fused": "fused_cross_entropy"}[r["way"]],
+            "CPU s": lambda r: round(r["cpu_seconds"], 2),
+            "s": lambda r: round(r["seconds"], 2),
+            "MB": lambda r: round(r["peak_mb"]),
+            "CPU time, plain / this": lambda r: round(r["cpu_ratio"], 2),
+            "memory, plain / this": lambda r: round(r["memory_ratio"], 2),
+        },
+    ),
     "head_labels_1000": head_labels(1000),
     "head_labels_300": head_labels(300),
     **{

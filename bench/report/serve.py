@@ -8,4 +8,5 @@ LOAD = "python -m bench.speed.bench_serve MODEL --annif FOLDER PROJECT --annif-p
 PARTS = {
     "serve": Part("serve", LOAD),
     "annif": Part("annif", "python -m bench.speed.bench_annif FOLDER --dev 2000"),
+    "annif-all": Part("annif_all", "python -m bench.speed.bench_annif FOLDER --records 90452 --dev 19949"),
 }

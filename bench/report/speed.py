@@ -330,6 +330,13 @@ PARTS = {
         headline=lambda results: f"{1e3 * max(r['open_seconds'] for r in results.rows('predict_open')):.1f} ms, "
                                  "pages shared between processes",
     ),
+    "predict_checks": Part(
+        "predict_checks", f"{PREDICT} --checks",
+        {"model": "what", "GB": "GB", "opened without checks, ms": "unchecked_ms", "with them, ms": "open_ms",
+         "CPU ms": "open_cpu_ms", "again, ms": "again_ms",
+         "prediction without, µs per row": lambda r: r.get("predict_unchecked_us", ""),
+         "with, µs per row": lambda r: r.get("predict_us", "")},
+    ),
     "predict_pruning": Part(
         "predict_pruning", f"{PREDICT} --pruning",
         {"data": set_name, "labels": "labels", "Δ": "delta", "stored weights": "density", "weights, MB": "MB",
@@ -338,8 +345,8 @@ PARTS = {
     "small_form": Part(
         "small_form", "python -m bench.experiments.small_form",
         {"data": set_name, "model": "form", "Δ": "delta", "chosen": lambda r: "yes" if r["chosen"] else "",
-         "MB": "MB", **same("P@1", "P@3", "P@5"), "µs per row": "us_per_row", "opened in, ms": "open_ms",
-         "first call / later ones": "first_over_later"},
+         "MB": "MB", **same("P@1", "P@3", "P@5"), "µs per row": "us_per_row", "one row, µs": "one_us",
+         "opened in, ms": "open_ms", "first call / later ones": "first_over_later"},
     ),
     "decide_bca": Part(
         "decide_bca", f"{DECIDE} --tables bca",
@@ -380,6 +387,7 @@ PARTS = {
     "fanin": Part("fanin", FANIN, rivals=Rivals(ratios=("times best peer", "times best in rows"))),
     "fanin_limits": Part("fanin", FANIN, make=fanin_limits),
     "fanin_goals": Part("fanin", FANIN, make=fanin_goals),
+    "neon": Part("neon", columns=same("kernel", "neon", "plain", "scalar", "plain / neon", "scalar / neon")),
     "knn": Part(
         "knn", "python -m bench.speed.bench_knn",
         {**same("task", "method", "ms"), "times ours": "ours is x faster", **same("GFLOP/s", "of peak FMA")},

@@ -32,13 +32,20 @@ from xmc_fast.annif import register
 from xmc_fast.texts import TextClassifier
 
 BATCH = 32
+ALL = 90_452  # training records
 TIMED = 1000  # documents of the measurement of speed
 COMMON = {"language": "de", "vocab": "gnd(de)", "analyzer": "snowball(german)", "min_df": 2, "limit": 100}
 BONSAI = {"backend": "omikuji", "cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
+OWN = {"backend": "xmc_fast", "vectorizer": "xmc-fast"}
 PROJECTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bonsai": ("Omikuji Bonsai", BONSAI),
     "ours": ("xmc_fast, `vectorizer=annif`", {"backend": "xmc_fast"}),
-    "ours-own": ("xmc_fast, `vectorizer=xmc-fast`", {"backend": "xmc_fast", "vectorizer": "xmc-fast"}),
+    "ours-own": ("xmc_fast, `vectorizer=xmc-fast`", OWN),
+    "unnamed": (
+        "xmc_fast, `vectorizer=annif`, `names=False`",
+        {"backend": "xmc_fast", "names": False},
+    ),
+    "own-unnamed": ("xmc_fast, `vectorizer=xmc-fast`, `names=False`", OWN | {"names": False}),
 }
 COLUMNS = (
     *("project", "records", "dev", "F1@5", "nDCG", "training, CPU s", "folder, MB"),
@@ -48,9 +55,15 @@ COLUMNS = (
 
 def prepare(folder: Path) -> None:
     """What Annif reads: projects.cfg, the vocabulary and both corpora."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "projects.cfg", "w", encoding="utf-8") as file:
+        for project, (name, options) in PROJECTS.items():
+            lines = {"name": name, **COMMON, **options}
+            print(
+                f"[{project}]", *(f"{key}={value}" for key, value in lines.items()), "", sep="\n", file=file
+            )
     if (folder / "data" / "vocabs" / "gnd").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
     names = [line.split("\t") for line in data.read_lines(data_dir("tibkat-gnd") / "label_names.txt.xz")]
     uris = [f"https://d-nb.info/gnd/{name.partition(':')[2]}" for name, _ in names]
     with open(folder / "gnd.csv", "w", encoding="utf-8", newline="") as file:
@@ -63,12 +76,6 @@ def prepare(folder: Path) -> None:
             for row, text in enumerate(texts):
                 subjects = (f"<{uris[label]}>" for label in Y.indices[Y.indptr[row] : Y.indptr[row + 1]])
                 print(text.replace("\t", " "), " ".join(subjects), sep="\t", file=file)
-    with open(folder / "projects.cfg", "w", encoding="utf-8") as file:
-        for project, (name, options) in PROJECTS.items():
-            lines = {"name": name, **COMMON, **options}
-            print(
-                f"[{project}]", *(f"{key}={value}" for key, value in lines.items()), "", sep="\n", file=file
-            )
     command(folder, "load-vocab", "gnd", "gnd.csv")
 
 
@@ -157,7 +164,7 @@ def measure(folder: Path, project: str, records: int, dev: int) -> dict[str, Any
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("folder", type=Path, help="folder of the projects; made when it is not there")
-    parser.add_argument("--records", type=int, default=10_000, help="training records (all: 90452)")
+    parser.add_argument("--records", type=int, default=10_000, help=f"training records (all: {ALL})")
     parser.add_argument("--dev", type=int, default=1000, help="records of the dev part (all: 19949)")
     parser.add_argument("--projects", nargs="+", default=list(PROJECTS), choices=list(PROJECTS))
     args = parser.parse_args()
@@ -165,7 +172,7 @@ def main() -> None:
     prepare(folder)
     for project in args.projects:
         row = measure(folder, project, args.records, args.dev)
-        table = Table("annif", COLUMNS)
+        table = Table("annif_all" if args.records >= ALL else "annif", COLUMNS)
         table.add(**row)
         table.keep_others("project", "records", "dev")
         order = [name for name, _ in PROJECTS.values()]

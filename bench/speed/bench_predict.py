@@ -1,12 +1,12 @@
 """Exact top-k prediction against scipy, torch and the trees of PECOS and omikuji.
 
-    python -m bench.speed.bench_predict [--trees pecos omikuji] [--one] [--pruning] [--open]
+    python -m bench.speed.bench_predict [--trees pecos omikuji] [--one] [--pruning] [--open] [--checks]
 
 Models are one-vs-all models trained with `OneVsAll`'s defaults and pruned at 0.01 (bench/models.py), kept in
 XMC_CACHE. ``--trees pecos omikuji`` also trains those peers (minutes) and compares speed and P@k; ``--sets``
 picks data sets (the table keeps its rows of the others), ``--delta 0.05`` prunes the models further; ``--one``
 prints the latency of single rows and texts, ``--pruning`` what pruning costs, ``--open`` how fast a large model opens
-and whether processes share its pages (predict_open.py).
+and whether processes share its pages, ``--checks`` what checking it on opening costs (predict_open.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.common import Table, command_line, interleave, machine
 from bench.models import DELTA, SETS, K, folder_of, matrices, model_of, pruned_predictions, unpruned_labels
 from bench.sets import TEXT, read_texts, vectorizer_of
 from bench.speed.peers import pecos_linear
-from bench.speed.predict_open import open_large
+from bench.speed.predict_open import cost_of_checks, open_large
 from xmc_fast._folder import replace_folder
 from xmc_fast.data import write_xmc
 from xmc_fast.metrics import precision_at_k
@@ -248,6 +248,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="latency of single rows and texts only")
     parser.add_argument("--open", action="store_true", help="opening a model of 1 GB only")
+    parser.add_argument("--checks", action="store_true", help="what the checks on opening cost, only")
     parser.add_argument("--pruning", action="store_true", help="P@k and size against delta only")
     args = parser.parse_args()
     info = machine()
@@ -256,9 +257,14 @@ def main():
         for name in args.sets:
             bench_one(name, table)
     elif args.open:
-        columns = ["process", "GB", "open_seconds", "check_seconds", "resident_MB", "owned_MB"]
+        columns = ["process", "GB", "open_seconds", "resident_MB", "owned_MB"]
         table = Table("predict_open", columns, info)
         open_large(table)
+    elif args.checks:
+        times = [f"{name}_{unit}" for unit in ("ms", "cpu_ms") for name in ("unchecked", "open", "again")]
+        columns = ["what", "GB", *times, "predict_unchecked_us", "predict_us"]
+        table = Table("predict_checks", columns, info)
+        cost_of_checks(table)
     elif args.pruning:
         columns = ["set", "labels", "delta", "density", "MB", "P@1", "P@3", "P@5"]
         table = Table("predict_pruning", columns, info)

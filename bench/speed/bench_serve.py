@@ -204,6 +204,7 @@ def main() -> None:
     texts = read_texts("tibkat-gnd", "dev")[0][:1000]
     table = Table("serve", COLUMNS)
     ours = [sys.executable, "-m", "xmc_fast", "serve", f"model={args.model}", "--quiet", "--threads", "1"]
+    ours += ["--timeout", "900"]  # this program may be paused on a shared machine
     requests = [
         request_bytes("/v1/models/model/suggest", json.dumps({"text": text, "k": 10}), "application/json")
         for text in texts

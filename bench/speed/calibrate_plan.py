@@ -21,7 +21,7 @@ from bench.common import Table, command_line, machine
 from xmc_fast import OneVsAll
 from xmc_fast.data import make_synthetic
 
-TARGET = Path(__file__).parents[1] / "python" / "xmc_fast" / "plan.json"
+TARGET = Path(__file__).parents[2] / "python" / "xmc_fast" / "plan.json"
 SETS = [  # n, d, labels, features per point, labels per point
     (10_000, 10_000, 3_000, 50, 5),
     (20_000, 5_000, 3_000, 120, 3),

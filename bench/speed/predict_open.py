@@ -1,22 +1,30 @@
-"""Opening a large model: part ``--open`` of bench_predict.py.
+"""Opening a large model: parts ``--open`` and ``--checks`` of bench_predict.py.
 
-A model of a bit more than 1 GB (zero weights, real file sizes) is written; then two processes at once open it
-memory-mapped and read every weight. Asserted: opening takes under 0.2 s, and the pages are shared, so that a
+``--open``: a model of a bit more than 1 GB (zero weights, real file sizes) is written; then two processes at once open
+it memory-mapped and read every weight. Asserted: opening takes under 0.2 s, and the pages are shared, so that a
 process owns (USS) a small part of what it maps.
+
+``--checks``: what it costs that every array used as an index or a size is checked on opening: models opened without
+the check, with it, and once more (the process remembers the file), in turns; and the predictions of both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
+import scipy.sparse as sp
 
 from bench.common import CACHE, Table
-from xmc_fast.model import Block, write_block, write_manifest
+from xmc_fast.model import Block, SparseModel, _layout, _storage, write_block, write_manifest
 
 LIMIT = 0.2
 # Opens the model, reads all of it, waits for the line that says the others have done so too, then measures.
@@ -26,29 +34,22 @@ from xmc_fast.model import SparseModel
 started = time.perf_counter()
 model = SparseModel.load(sys.argv[1])
 seconds = time.perf_counter() - started
-started = time.perf_counter()
-model.blocks  # reads every index once and checks it
-checked = time.perf_counter() - started
 total = sum(float(b.data.sum()) + int(b.indices.max()) for b in model.blocks)
 print("read", flush=True)
 sys.stdin.readline()
 info = psutil.Process().memory_full_info()
-found = {"seconds": seconds, "checked": checked, "bytes": model.nbytes, "owned": info.uss, "resident": info.rss}
+found = {"seconds": seconds, "bytes": model.nbytes, "owned": info.uss, "resident": info.rss}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
 """
 
 
-def write_large(folder: Path, gigabytes: float) -> None:
-    """Blocks of 4,096 labels with 5,461 weights each, 134 MB a file."""
-    labels, columns, each = 4096, 1 << 16, 5461
+def write_large(folder: Path, gigabytes: float, index: type = np.uint16) -> None:
+    """Blocks of 4,096 labels with 5,461 weights each, 134 MB a file with 16-bit columns."""
+    labels, columns, each = 4096, 1 << 16 if index is np.uint16 else 1 << 20, 5461
     indptr = np.arange(labels + 1, dtype=np.int64) * each
     block = Block(
-        0,
-        columns,
-        indptr,
-        np.tile(np.arange(each, dtype=np.uint16), labels),
-        np.zeros(labels * each, np.float32),
+        0, columns, indptr, np.tile(np.arange(each, dtype=index), labels), np.zeros(labels * each, np.float32)
     )
     for i in range(int(np.ceil(gigabytes * 1e9 / block.nbytes))):
         write_block(folder, i, i * labels, block)
@@ -86,7 +87,81 @@ def open_large(table: Table, gigabytes: float = 1.0, processes: int = 2) -> None
             process=i,
             GB=row["bytes"] / 1e9,
             open_seconds=row["seconds"],
-            check_seconds=row["checked"],
             resident_MB=row["resident"] / 1e6,
             owned_MB=row["owned"] / 1e6,
         )
+
+
+CHECKED = 0.1  # seconds for 1 GB
+
+
+def cost_of_checks(table: Table, gigabytes: float = 1.0, rounds: int = 9) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for name, index in (("16-bit columns", np.uint16), ("32-bit columns", np.int32)):
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            write_large(Path(folder), gigabytes, index)
+            opened = _opened(folder, rounds)
+            table.add(what=name, GB=SparseModel.load(folder).nbytes / 1e9, **opened)
+        if gigabytes >= 1 and opened["open_cpu_ms"] > 1e3 * CHECKED:
+            raise AssertionError(f"opening a model of {gigabytes} GB takes too long: {opened}")
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        weights = sp.random(4000, 40_000, 0.01, format="csr", dtype=np.float32, random_state=0)
+        SparseModel(weights).save(folder)
+        table.add(
+            what="16-bit columns, small",
+            GB=SparseModel.load(folder).nbytes / 1e9,
+            **_opened(folder, rounds),
+            **_predictions(folder, rounds),
+        )
+
+
+@contextlib.contextmanager
+def _unchecked():
+    """As if this process had checked every file before."""
+    with contextlib.ExitStack() as stack:
+        for module in (_storage, _layout):
+            known = mock.patch.object(module, "remembered", return_value=contextlib.nullcontext(True))
+            stack.enter_context(known)
+        yield
+
+
+def _opened(folder: str, rounds: int) -> dict[str, float]:
+    """Medians of milliseconds: by the clock, and CPU time of all threads."""
+    clock: dict[str, list[float]] = {"unchecked": [], "open": [], "again": []}
+    cpu: dict[str, list[float]] = {name: [] for name in clock}
+
+    def once(name: str) -> None:
+        start, of_cpu = time.perf_counter(), time.process_time()
+        SparseModel.load(folder)
+        clock[name].append(1e3 * (time.perf_counter() - start))
+        cpu[name].append(1e3 * (time.process_time() - of_cpu))
+
+    for _ in range(rounds):
+        _storage._checked.clear()
+        with _unchecked():
+            once("unchecked")
+        _storage._checked.clear()
+        once("open")
+        once("again")
+    of_clock = {f"{name}_ms": statistics.median(values) for name, values in clock.items()}
+    return of_clock | {f"{name}_cpu_ms": statistics.median(values) for name, values in cpu.items()}
+
+
+def _predictions(folder: str, rounds: int) -> dict[str, float]:
+    """Median CPU microseconds a row, of one thread."""
+    models = {}
+    _storage._checked.clear()
+    with _unchecked():
+        models["predict_unchecked_us"] = SparseModel.load(folder).prepare()
+    _storage._checked.clear()
+    models["predict_us"] = SparseModel.load(folder).prepare()
+    X = sp.random(2000, 40_000, 0.002, format="csr", dtype=np.float32, random_state=1)
+    if (models["predict_us"].predict(X, 5) != models["predict_unchecked_us"].predict(X, 5)).nnz:
+        raise AssertionError("other predictions")
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, model in models.items():
+            start = time.process_time()
+            model.predict(X, 5, n_jobs=1)
+            seconds[name].append(time.process_time() - start)
+    return {name: 1e6 * statistics.median(values) / X.shape[0] for name, values in seconds.items()}

@@ -1,4 +1,4 @@
-// Fuzz target of opening a sparse linear model and predicting with it (csrc/predict/check_rows.h, packed.h): whatever the
+// Fuzz target of opening a sparse linear model and predicting with it (csrc/predict/check_rows.h, layout.h, packed.h): whatever the
 // arrays of its files hold, the check refuses them or a prediction stays within them and gives labels of the model. The
 // first bytes make a good model (its sizes, its form), each further group of four changes an element (which array, where,
 // to what) or a length. Checksums are not looked at here: they are right.
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -77,6 +78,16 @@ void change(std::vector<T>& array, const uint8_t* b) {
     value = hostile(b[3], value);
   }
 }
+
+template <class T>
+struct StoredAs {
+  using Number = T;
+};
+template <class T>
+  requires requires { typename T::Number; }
+struct StoredAs<T> {
+  using Number = typename T::Number;
+};
 
 int64_t predicted = 0;
 
@@ -177,11 +188,11 @@ void packed(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint
   const PackedView view{labels,      columns,       span(p.label), span(p.bias),
                         span(level), span(p.first), span(p.ptr),   span(p.list)};
   check_packed(view);
-  if (columns > 1 << 16) return;  // a model without labels may have any number: time, and memory of the rows
   try {
     unpack(view);
   } catch (const std::invalid_argument&) {  // a list that leaves its block; prediction does not care
   }
+  if (columns > 1 << 16) return;  // a model without labels may have any number: memory of the rows
   const bool biased = view.bias.size() == labels && has_bias;
   predict(
       labels, columns, biased, labels % 3 == 0,
@@ -189,16 +200,53 @@ void packed(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint
           int32_t* ids, float* scores) { predict_packed(view, x, options, calibration, k, 1, ids, scores); });
 }
 
+// The stored form of an exact model. Some weights are large, so that there are outliers.
+void stored(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint32_t step, xmc::Rng& rng) {
+  Rows<int32_t> rows = good_rows<int32_t>(labels, columns, step, rng);
+  for (size_t w = 0; w < rows.data.size(); w += 1 + rng.below(40)) rows.data[w] *= 100;
+  const Layout built = Layout::build(labels, columns, {{0, rows.view(columns)}}, Layout::kMinDensity, 1);
+  LayoutArrays<ArrayView> views = built.view();
+  int64_t number = 0, count = 0;
+  views.for_each([&](const char*, const auto&) { ++count; });
+  std::vector<std::vector<uint64_t>> kept;  // bytes of changed arrays, aligned
+  for (; size >= 4; b += 4, size -= 4) {
+    if (b[0] % 16 == 0) views.block = hostile(b[3], views.block);
+    if (b[0] % 16 == 1)
+      (b[1] & 1 ? views.labels : views.columns) = hostile(b[3], static_cast<int32_t>(labels));
+    const int64_t which = b[0] / 16 % count;
+    number = 0;
+    views.for_each([&]<class T>(const char*, ArrayView<T>& view) {
+      if (number++ != which || b[0] % 16 < 2) return;
+      using Number = typename StoredAs<T>::Number;
+      constexpr size_t kNumbers = sizeof(T) / sizeof(Number);
+      const auto* from = reinterpret_cast<const Number*>(view.data);
+      std::vector<Number> numbers(from, from + static_cast<size_t>(view.size) * kNumbers);
+      change(numbers, b);
+      auto& memory = kept.emplace_back((numbers.size() * sizeof(Number) + 7) / 8);
+      if (!numbers.empty()) std::memcpy(memory.data(), numbers.data(), numbers.size() * sizeof(Number));
+      view = {reinterpret_cast<const T*>(memory.data()), static_cast<int64_t>(numbers.size() / kNumbers)};
+    });
+  }
+  const Layout layout = Layout::open(views, false, 1);
+  if (views.columns > 1 << 16) return;  // memory of the rows
+  predict(views.labels, views.columns, labels % 2 && views.columns > 0, labels % 3 == 0,
+          [&](const xmc::CsrView<>& x, const xmc::RowOptions& options, const Calibration& calibration,
+              int64_t k, int32_t* ids,
+              float* scores) { predict_topk(layout.view(), x, options, calibration, k, 1, ids, scores); });
+  rows_of(layout.view(), 1);
+}
+
 void run(const uint8_t* bytes, size_t size) {
   if (size < 4) return;
   xmc::Rng rng(bytes[0]);
   const int64_t labels = bytes[1] % 200, columns = 1 + bytes[2] % 60;
-  const uint32_t step = 1 + bytes[3] / 3 % 12;
+  const uint32_t step = 1 + bytes[3] / 4 % 12;
   if (size > 44) size = 44;
   try {
-    if (bytes[3] % 3 == 0) exact<int32_t>(bytes + 4, size - 4, labels, columns, step, rng);
-    if (bytes[3] % 3 == 1) exact<uint16_t>(bytes + 4, size - 4, labels, columns, step, rng);
-    if (bytes[3] % 3 == 2) packed(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 0) exact<int32_t>(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 1) exact<uint16_t>(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 2) packed(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 3) stored(bytes + 4, size - 4, labels, columns, step, rng);
   } catch (const std::invalid_argument&) {
   }
 }

@@ -169,7 +169,7 @@ void run(const uint8_t* bytes, size_t size) {
   const xmc::CsrView<> X{3, kFeatures, indptr.data(), indices.data(), data.data()};
   std::vector<int32_t> ids(3 * 4);
   std::vector<float> scores(3 * 4);
-  beam_search(X, views, {2, 4, 2, 1.f, {true, false, 0}}, 1, ids.data(), scores.data());
+  beam_search(X, views, {2, 4, 2, 1.f, 5.f, {true, false, 0}}, 1, ids.data(), scores.data());
   for (const int32_t id : ids) {
     if (id < -1 || id >= above) std::abort();
   }

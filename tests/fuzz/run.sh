@@ -1,14 +1,17 @@
 #!/bin/sh
-# usage: tests/fuzz/run.sh [SECONDS] [SEED]
+# usage: tests/fuzz/run.sh [SECONDS] [SEED] [keep]
 # Builds the fuzz targets with the address and undefined-behaviour sanitizers and runs each for SECONDS: with
 # libFuzzer (coverage-guided) where clang++ has it, else with the targets' own mutating main. Model files, of which there
 # are the most kinds, get six times as long.
+# libFuzzer starts from the inputs in corpus/TARGET.tar.xz; with `keep` those that reach something new are put there too.
 set -eu
-root=$(cd "$(dirname "$0")/../.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 all=${1:-10}
 seed=${2:-1}
+keep=${3:-}
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$out/probe.cpp"
 if clang++ -fsanitize=fuzzer "$out/probe.cpp" -o "$out/probe" 2>/dev/null; then
   compiler="clang++ -fsanitize=fuzzer,address,undefined -DXMC_LIBFUZZER"
@@ -22,6 +25,20 @@ sources() { # of a target
     *) ls "$root"/csrc/data/*.cpp ;;
   esac
 }
+fuzz() { # TARGET SECONDS: from the kept inputs on
+  kept=$here/corpus/$1.tar.xz
+  mkdir "$out/$1.found" "$out/$1.kept"
+  [ ! -f "$kept" ] || tar -xJf "$kept" -C "$out/$1.kept"
+  (cd "$out" && "./$1" "$1.found" "$1.kept" -max_total_time="$2" -seed="$seed" -verbosity=0 -print_funcs=0 -print_final_stats=1) \
+    2>"$out/log" || { cat "$out/log"; exit 1; }
+  grep -a '^stat::' "$out/log"
+  [ "$keep" = keep ] || return 0
+  mkdir "$out/$1.merged"
+  (cd "$out" && "./$1" -merge=1 "$1.merged" "$1.kept" "$1.found") 2>"$out/log" || { cat "$out/log"; exit 1; }
+  mkdir -p "$here/corpus"
+  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cJf "$kept" -C "$out/$1.merged" .
+  echo "$1: $(ls "$out/$1.merged" | wc -l) inputs kept"
+}
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
   seconds=$all
@@ -30,11 +47,7 @@ for target in "$root"/tests/fuzz/fuzz_*.cpp; do
     "$target" $(sources "$name") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in
-    clang*)
-      (cd "$out" && "./$name" -max_total_time="$seconds" -seed="$seed" -verbosity=0 -print_funcs=0 -print_final_stats=1) \
-        2>"$out/log" || { cat "$out/log"; exit 1; }
-      grep -a '^stat::' "$out/log"
-      ;;
+    clang*) fuzz "$name" "$seconds" ;;
     *) "$out/$name" "$seconds" "$seed" ;;
   esac
 done
