@@ -39,12 +39,23 @@ fuzz() { # TARGET SECONDS: from the kept inputs on
   tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cJf "$kept" -C "$out/$1.merged" .
   echo "$1: $(ls "$out/$1.merged" | wc -l) inputs kept"
 }
+flags="-std=c++20 -DXMC_SIMD_NS=baseline -DXMC_SIMD_IS_baseline -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread"
+build() { # TARGET: its program; what another target has compiled is taken as it is
+  objects=
+  : >"$out/todo"
+  for source in "$root/tests/fuzz/$1.cpp" $(sources "$1") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp"; do
+    object=$out/$(echo "${source#"$root/"}" | tr / -).o
+    objects="$objects $object"
+    [ -f "$object" ] || printf '%s\n' "$source" -o "$object" >>"$out/todo"
+  done
+  tr '\n' '\0' <"$out/todo" | xargs -0 -n 3 -P 2 $compiler $flags -I "$root/csrc" -c
+  $compiler $flags $objects -o "$out/$1"
+}
 for target in "$root"/tests/fuzz/fuzz_*.cpp; do
   name=$(basename "$target" .cpp)
   seconds=$all
   [ "$name" != fuzz_model ] || seconds=$((6 * all))
-  $compiler -std=c++20 -DXMC_SIMD_NS=baseline -DXMC_SIMD_IS_baseline -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -pthread -I "$root/csrc" \
-    "$target" $(sources "$name") "$root/csrc/core/parallel.cpp" "$root/csrc/core/numa.cpp" -o "$out/$name"
+  build "$name"
   echo "$name: $compiler, $seconds s"
   case $compiler in
     clang*) fuzz "$name" "$seconds" ;;
