@@ -24,10 +24,10 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
-from xmc_fast.model import RowExplanation, SparseModel, explain_row
+from xmc_fast.model import RowExplanation, SparseModel, SparseMultilabel, explain_row
 
 
-class OneVsAll(BaseEstimator):  # type: ignore[misc]
+class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
     """One-vs-all linear classifiers trained to LIBLINEAR's solution, many labels at a time.
 
     For each label, with s_i = +1 where row i has the label and -1 elsewhere::
@@ -274,14 +274,6 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
 
         check_is_fitted(self, "model_")
         return update_labels(self, X, Y, old_labels, remove_rows, remove_labels, checkpoint)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.two_d_labels = True
-        return tags
 
     def predict(
         self, X: Any, k: int = 5, *, proba: bool = False, engine: Engine | None = None

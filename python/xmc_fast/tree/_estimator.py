@@ -16,7 +16,7 @@ from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
-from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
+from xmc_fast.model import Calibration, OneRow, SparseMultilabel, is_relevant, merge_topk
 from xmc_fast.model._calibrate import fit_calibration, sigmoid
 from xmc_fast.tree import _explain, _rows, _store
 from xmc_fast.tree._store import Level
@@ -26,7 +26,7 @@ _LEAST = np.float32(1e-37)  # of a score
 _LISTED = 20  # labels of a row, at least, that trees or probabilities rank anew
 
 
-class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
+class LabelTree(OneRow, SparseMultilabel, BaseEstimator):  # type: ignore[misc]
     """A shallow tree of one-vs-all classifiers: training and prediction grow with the logarithm of the labels.
 
     Labels are clustered by their mean inputs (`xmc_fast.cluster.label_tree`), clusters again, until few are left.
@@ -326,14 +326,6 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         every byte."""
         model: LabelTree = _store.load(cls, directory, mmap=mmap, verify=verify)
         return model
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.two_d_labels = True
-        return tags
 
     def _search(
         self, x: Csr, levels: list[Level], order: npt.NDArray[np.int32], k: int, beam: int, threads: int
