@@ -4,9 +4,9 @@
 where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
 ``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
 block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
-Blocks are what a fit with a checkpoint writes, and models of 16-bit weights. Other saved models have one file instead,
-which predicts as it is: ``layout.safetensors`` (`xmc_fast.model._layout`), or ``packed.safetensors`` of a small one
-(`xmc_fast.model._packed`).
+Blocks are what a fit with a checkpoint writes, models of 16-bit weights, and those of `Mach`. Other saved models have
+one file instead, which predicts as it is: ``layout.safetensors`` (`xmc_fast.model._layout`), or
+``packed.safetensors`` of a small one (`xmc_fast.model._packed`).
 """
 
 from __future__ import annotations
