@@ -83,7 +83,8 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
     report_ : dict
         One entry per label: ``status`` (0 converged, 1 stopped by max_iter, 2 only one class),
         ``outer_iterations``, ``inner_iterations``, ``active_rows``, ``objective``, ``gradient_norm`` (both of
-        the weights before pruning), ``seconds`` (nan when read from a checkpoint). And
+        the weights before pruning), ``gap`` (the objective is at most so much above its minimum; "dual" only),
+        ``seconds`` (nan when read from a checkpoint). And
         ``placement``: ``threads``, and for each memory node in use (``nodes``) its ``node`` id, its ``cpus``,
         the ``replica_bytes`` of X it holds for itself and, of a sample of ``pages_seen`` of those pages, how
         many are ``pages_local``. Thread t is pinned to node t modulo the nodes; with one node nothing is
