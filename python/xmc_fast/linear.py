@@ -24,7 +24,8 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
-from xmc_fast.model import RowExplanation, SparseModel, SparseMultilabel, explain_row
+from xmc_fast.model import RowExplanation, SparseModel, explain_row
+from xmc_fast.model._estimator import SparseMultilabel
 
 
 class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]

@@ -46,8 +46,8 @@ from xmc_fast.lexical._numbers import (
     relevant,
     some,
 )
-from xmc_fast.model import OneText
 from xmc_fast.model._calibrate import sigmoid
+from xmc_fast.model._estimator import OneText
 from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.texts._inputs import Columns, text_columns
 

@@ -2,7 +2,7 @@
 
 from xmc_fast._folder import ModelFormatError, is_model_folder
 from xmc_fast.model._calibrate import Calibration, is_relevant
-from xmc_fast.model._estimator import OneRow, OneText, SparseMultilabel
+from xmc_fast.model._estimator import OneRow
 from xmc_fast.model._explain import RowExplanation, explain_row
 from xmc_fast.model._interop import from_liblinear, from_npz
 from xmc_fast.model._predict import merge_topk, top_csr
@@ -25,10 +25,8 @@ __all__ = [
     "ModelDescription",
     "ModelFormatError",
     "OneRow",
-    "OneText",
     "RowExplanation",
     "SparseModel",
-    "SparseMultilabel",
     "block_indices",
     "block_path",
     "describe_model",

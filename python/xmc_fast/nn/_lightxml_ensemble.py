@@ -13,7 +13,8 @@ from sklearn.base import BaseEstimator
 
 from xmc_fast._folder import opening
 from xmc_fast.data import read_chunks
-from xmc_fast.model import OneText, merge_topk, write_pieces
+from xmc_fast.model import merge_topk, write_pieces
+from xmc_fast.model._estimator import OneText
 from xmc_fast.nn import _lightxml_store as store
 from xmc_fast.nn._lightxml import LightXML
 

@@ -17,8 +17,9 @@ from xmc_fast._row_ranges import predict_ranges
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
-from xmc_fast.model import Calibration, OneRow, SparseMultilabel, is_relevant, merge_topk
+from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
 from xmc_fast.model._calibrate import fit_calibration, sigmoid
+from xmc_fast.model._estimator import SparseMultilabel
 from xmc_fast.tree import _explain, _store
 from xmc_fast.tree._store import Level
 from xmc_fast.tree._training import TreeFit
