@@ -4,69 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
+from reference.engine_case import (
+    BLOCK,
+    MARKS,
+    Saboteur,
+    X,
+    Y,
+    contents,
+    estimator,
+    sabotage,
+    same_weights,
+    single_run,
+)
 from xmc_fast import engine as engines
 from xmc_fast import linear
 from xmc_fast._work import DATA_NAME
 from xmc_fast.engine import _run
-from xmc_fast.engine._pool import WorkerLost
-from xmc_fast.engine._predict import shard_cuts
-from xmc_fast.engine._work import Outcome
 from xmc_fast.linear import OneVsAll
 from xmc_fast.mach import Mach
 from xmc_fast.model import SparseModel
 
 cloudpickle = pytest.importorskip("cloudpickle")
 resource = pytest.importorskip("resource")  # not on Windows
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "libasan" in os.environ.get("LD_PRELOAD", ""), reason="the engines do not run under ASan"
-    ),
-    pytest.mark.filterwarnings("default"),  # the engines' own
-]
+pytestmark = MARKS
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-LABELS, BLOCK = 420, 20  # 21 blocks
-
-
-def problem(n=600, D=120, L=LABELS, seed=0):
-    """A power law of labels: the first ones are on a third of the rows."""
-    rng = np.random.default_rng(seed)
-    X = sp.random(n, D, 0.1, format="csr", random_state=rng, dtype=np.float32)
-    share = 0.3 / (1 + np.arange(L)) ** 0.7
-    return X, sp.csr_matrix((rng.random((n, L)) < share).astype(np.int8))
-
-
-X, Y = problem()
-
-
-def estimator(**options):
-    return OneVsAll(block_labels=BLOCK, n_jobs=1, **options)
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """The files of a single-process run."""
-    folder = tmp_path_factory.mktemp("single") / "run"
-    estimator().fit(X, Y, checkpoint=folder)
-    return contents(folder)
+expected = pytest.fixture(scope="module")(single_run)
 
 
 class Dask:
@@ -140,35 +112,6 @@ def cluster(request):
         yield request.param(stack)
 
 
-class Saboteur(linear.LabelBlocks):
-    """Batches that fail at the block ``at``; pickled by value, so that workers need not import this file."""
-
-    at: tuple[int, ...] = ()
-    marks: Path | None = None  # a block fails once, if given
-    pause = 0.0
-
-    def store(self, block, result):
-        time.sleep(self.pause)
-        if block in self.at and (self.marks is None or self.first_time(block)):
-            self.fail(block)
-        return super().store(block, result)
-
-    def first_time(self, block):
-        try:
-            (self.marks / str(block)).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def fail(self, block):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def sabotage(monkeypatch, **attributes):
-    kind = type("Sabotage", (attributes.pop("kind", Saboteur),), attributes)
-    monkeypatch.setattr(linear, "LabelBlocks", kind)
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_same_bytes_on_any_number_of_workers(cluster, count, tmp_path, expected):
     with cluster.workers(count) as (engine, n_jobs):
@@ -214,7 +157,7 @@ def test_killed_workers_blocks_are_run_again(cluster, at, stored, tmp_path, expe
 
 
 class SaboteurInSolve(Saboteur):
-    """Fails in the middle of solving a returned batch."""
+    """Fails in the middle of solving a returned block."""
 
     def solve(self, arrays, blocks, threads, emit):
         def mortal(block, result):
@@ -225,17 +168,9 @@ class SaboteurInSolve(Saboteur):
         return super().solve(arrays, blocks, threads, mortal)
 
 
-def same_weights(fitted):
-    single = estimator().fit(X, Y)
-    a, b = fitted.model_.to_csr(), single.model_.to_csr()
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-    assert len(fitted.report_["status"]) == LABELS
-
-
 DRIVER = """
     import sys, time
-    from test_engine import X, Y, Saboteur, estimator, linear
+    from reference.engine_case import X, Y, Saboteur, estimator, linear
     from xmc_fast import engine
     class Slow(Saboteur):
         pause = 0.15
@@ -412,155 +347,3 @@ def test_prediction_over_label_shards(cluster, tmp_path):
         np.testing.assert_array_equal(top.indptr, want.indptr)
         np.testing.assert_allclose(top.data, want.data, rtol=2e-6, atol=1e-6)
         assert (top.indices != want.indices).mean() < 0.002  # near-ties may swap
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 30])
-def test_shards_cover_the_blocks(count):
-    cuts = shard_cuts(np.arange(count) % 5)
-    assert cuts[0] == 0
-    assert cuts[-1] == count
-    assert all(a < b for a, b in itertools.pairwise(cuts))
-    assert len(cuts) - 1 <= 8
-
-
-def test_joblib_backends(tmp_path, expected, monkeypatch):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    sabotage(monkeypatch, at=(9,), marks=marks)
-    estimator().fit(X, Y, checkpoint=tmp_path / "c", engine=engines.connect("loky"))
-    assert contents(tmp_path / "c") == expected
-    monkeypatch.undo()
-    same_weights(estimator().fit(X, Y, engine=engines.connect("threading")))
-
-
-def test_a_late_task_of_a_broken_round_is_not_taken_for_another(monkeypatch):
-    """joblib may start a task of the broken round again and report it in the next round, in place of one."""
-    from xmc_fast.engine import _joblib
-
-    class Late:
-        n_jobs = 1
-        rounds: ClassVar[list[list]] = []
-
-        def __call__(self, calls):
-            self.rounds.append(list(calls))
-            late = [self.rounds[0][2]] if len(self.rounds) == 2 else []
-            for function, args, kwargs in [*late, *self.rounds[-1]][: len(self.rounds[-1])]:
-                yield function(*args, **kwargs)
-                if len(self.rounds) == 1:
-                    raise RuntimeError("Broken")
-
-    monkeypatch.setattr(_joblib, "run_task", lambda call, path: Outcome("w", done={call: None}))
-    pool = _joblib.JoblibPool(Late(), 1)
-    todo, done = ["a", "b", "c", "d"], []
-    while todo:
-        running = {pool.submit(block): block for block in todo}
-        todo = []
-        while running:
-            for handle in pool.wait(list(running), 0):
-                block = running.pop(handle)
-                try:
-                    done += [(block, found) for found in pool.result(handle).done]
-                except WorkerLost:
-                    todo.append(block)
-    assert sorted(done) == [(block, block) for block in "abcd"]
-
-
-def test_no_worker_is_an_error_in_bounded_time(tmp_path, monkeypatch):
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(_run, "PATIENCE", 0.5)
-    options = {"n_workers": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
-    with (
-        distributed.LocalCluster(**options) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-        pytest.raises(engines.EngineError, match=r"block 0 \(labels 0 to 19\): no worker for"),
-    ):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect(client))
-
-
-class Flapping:
-    """An engine whose workers die as they start: another name at every look, and no task is ever finished."""
-
-    name, ahead = "flapping", False
-    looks = 0
-
-    def __init__(self, *_):
-        pass
-
-    def alive(self):
-        self.looks += 1
-        return {f"worker {self.looks}"}
-
-    slots = threads = lambda self: 1
-    ship = cancel = lambda self, _: None
-    submit = lambda self, call: call  # noqa: E731
-    wait = lambda self, handles, seconds: []  # noqa: E731
-    close = lambda self: None  # noqa: E731
-
-
-def test_workers_that_die_as_they_start_are_an_error(tmp_path, expected, monkeypatch):
-    estimator().fit(X, Y, checkpoint=tmp_path)
-    (tmp_path / "manifest.json").unlink()
-    (tmp_path / "block-00003.safetensors").unlink()
-    monkeypatch.setattr(_run, "open_pool", Flapping)
-    with pytest.raises(engines.EngineError, match=r"block 3 .* 21 workers died one after another .*1 blocks"):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect("threading"))
-    kept = contents(tmp_path)
-    assert {
-        n: kept[n] for n in expected if n.startswith("block") and "00003" not in n
-    }.items() <= expected.items()
-    estimator().fit(X, Y, checkpoint=tmp_path)
-    assert contents(tmp_path) == expected
-
-
-def test_a_worker_that_dies_with_the_data_is_not_waited_for():
-    pytest.importorskip("distributed")
-    from xmc_fast.engine import _dask
-
-    class Future:
-        def result(self, timeout):
-            raise TimeoutError
-
-    class Client:
-        left = 2
-
-        def nthreads(self):
-            self.left -= 1
-            return {"tcp://there:1": 1} if self.left > 0 else {}
-
-        def scatter(self, data, **_):
-            return data
-
-        def submit(self, *_, **__):
-            return Future()
-
-        def cancel(self, futures):
-            self.cancelled = futures
-
-    pool, data = _dask.DaskPool(Client(), 1), type("Data", (), {"path": None, "arrays": {}, "key": "k"})()
-    pool.ship(data)
-    assert pool._deliver("tcp://there:1") == ""
-    assert pool._client.cancelled
-
-
-def test_data_that_cannot_be_written(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("xmc_fast.engine._data.write_tensors", full)
-    with pytest.raises(engines.EngineError, match=r"the run's data: could not write to .*No space left"):
-        estimator().fit(X, Y, checkpoint=tmp_path, engine=engines.connect("threading"))
-    assert sorted(contents(tmp_path)) == ["fit.json"]
-
-
-def test_engine_parameter_is_checked():
-    with pytest.raises(ValueError, match=r"engine must be a client or one of .*loky.*got 'spork'"):
-        estimator().fit(X, Y, engine=engines.connect("spork"))
-    with pytest.raises(ValueError, match="engine must be 'dask', 'ray'"):
-        engines.connect(3)
-    for given in ("dask", 3):
-        with pytest.raises(ValueError, match=r"an object from xmc_fast\.engine\.connect"):
-            estimator().fit(X, Y, engine=given)
-        with pytest.raises(ValueError, match=r"an object from xmc_fast\.engine\.connect"):
-            SparseModel(sp.csr_matrix(np.eye(2))).predict(np.eye(2), 1, engine=given)
-    with pytest.raises(ValueError, match="address is for"):
-        engines.connect("loky", "tcp://127.0.0.1:1")

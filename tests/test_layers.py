@@ -15,7 +15,18 @@ SHARED = {"core", "cluster"}  # folders that others may include
 
 # A module may import from its own layer and from lower ones.
 LAYERS = [
-    {"_core", "_threads", "_validate", "_files", "_folder", "_memory", "_progress", "_refit", "_work"},
+    {
+        "_core",
+        "_threads",
+        "_validate",
+        "_files",
+        "_folder",
+        "_memory",
+        "_progress",
+        "_refit",
+        "_row_ranges",
+        "_work",
+    },
     {"data", "metrics", "propensity", "cluster", "decide", "model"},
     {
         "linear",

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from reference import mach as reference
 from xmc_fast import Mach, data, mach
+from xmc_fast.engine import connect
 from xmc_fast.mach import _estimator
 from xmc_fast.model import SparseModel
 
@@ -410,3 +411,18 @@ def test_plot():
     assert [line.get_xdata().tolist() for line in ax.get_lines()] == [[1, 2], [4]]
     assert len(ax.texts) == 3
     matplotlib.pyplot.close(ax.figure)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_an_engine_predicts_the_same_bytes(dense):
+    Y = random_labels(700, 30, 2)
+    X = sp.random(700, 20, 0.3, "csr", np.float32, random_state=0)
+    X = X.toarray() if dense else X
+    model = Mach(8, 3, base=Ridge(), n_jobs=1).fit(X, Y)
+    workers = connect("threading")
+    for options in ({}, {"top_buckets": 2}):
+        here, there = model.predict(X, 4, **options), model.predict(X, 4, engine=workers, **options)
+        assert here.shape == there.shape
+        for part in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(there, part), getattr(here, part))
+    assert model.predict(X[:0], 4, engine=workers).shape == (0, 30)

@@ -1,4 +1,4 @@
-// The only folder that sees pybind11. Bindings convert, release the GIL, call, wrap: no loops, no defaults.
+// The only folder that sees pybind11. Bindings convert, release the GIL, call, wrap: no algorithms, no defaults.
 #pragma once
 
 #include <pybind11/numpy.h>

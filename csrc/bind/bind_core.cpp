@@ -3,6 +3,7 @@
 #include "core/buffer_pool.h"
 #include "core/csr_check.h"
 #include "core/parallel.h"
+#include "core/row_options.h"
 #include "core/simd.h"
 
 // threadpoolctl finds these by name in the loaded library (xmc_fast._threads).
@@ -62,6 +63,9 @@ void bind_core(py::module_& m) {
         py::arg("cols"), py::arg("threads"));
   m.def("csr_check_i64", &csr_check<int64_t>, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
         py::arg("cols"), py::arg("threads"));
+  m.def(
+      "row_scales", [](const Csr<>& x) { return to_numpy(row_scales({.normalize = true}, x.view)); },
+      py::arg("x"));
   m.def("recycled_bytes", &recycled_bytes, py::arg("release"));
   // For the tests of parallel_for: the order-free sum of fn's results, called with the GIL held.
   m.def(

@@ -42,7 +42,8 @@ struct LabelTree {
   std::vector<int64_t> offsets;  // K + 1
 };
 
-// X: n x D, rows times row_scale (n, null: 1); positives: L x n, binary. Throws std::invalid_argument if max_leaf < 1 or the shapes differ.
+// X: n x D, rows times row_scale (n, null: 1); positives: L x n, binary. Throws std::invalid_argument if
+// max_leaf < 1 or the shapes differ.
 LabelTree label_tree(const CsrView<>& X, const CsrView<>& positives, const LabelTreeOptions& options,
                      int threads, const float* row_scale = nullptr);
 

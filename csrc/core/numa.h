@@ -5,9 +5,9 @@
 //
 //   const Topology nodes = machine_topology();
 //   const NumaReplicas<Features> X(nodes, threads, [&] { return prepare(problem); });
-//   parallel_for(units, threads, [&](int64_t unit, int thread) {
-//     const NodeGuard pinned(nodes, thread);         // this thread stays on its node during the unit
-//     solve(X.local(thread), unit);                  // and reads the replica there
+//   parallel_for(tasks, threads, [&](int64_t task, int thread) {
+//     const NodeGuard pinned(nodes, thread);         // this thread stays on its node during the task
+//     solve(X.local(thread), task);                  // and reads the replica there
 //   });
 //
 // Buffers a pinned thread allocates and first touches are on its node by the system's default policy.

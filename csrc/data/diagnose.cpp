@@ -14,9 +14,9 @@ bool is_space(char c) {
   return c == ' ' || c == '\t';
 }
 
-class Line {
+class LineCheck {
  public:
-  Line(std::string_view text, const TextFormat& format, int64_t line)
+  LineCheck(std::string_view text, const TextFormat& format, int64_t line)
       : padded_(std::string(text) + std::string("\n\0\0\0\0\0\0\0\0", 9)),
         size_(text.size()),
         format_(format),
@@ -167,7 +167,7 @@ std::string complaint(const TextFormat& format, int64_t line, int64_t column, co
 }
 
 std::string diagnose(std::string_view text, const TextFormat& format, int64_t line) {
-  return Line(text, format, line).diagnose();
+  return LineCheck(text, format, line).diagnose();
 }
 
 }  // namespace xmc::data

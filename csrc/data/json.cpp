@@ -60,9 +60,9 @@ struct Wanted {
   std::string_view path;
 };
 
-class Line {
+class ObjectReader {
  public:
-  Line(const char* begin, const char* end, const TableFormat& format, RowSink& sink)
+  ObjectReader(const char* begin, const char* end, const TableFormat& format, RowSink& sink)
       : p_(begin), end_(end), format_(format), sink_(sink) {}
 
   bool run() {
@@ -314,7 +314,7 @@ const char* json_row(const char* p, const char* end, const TableFormat& format, 
     column.before = column.fields.size();
     column.integers_before = column.integers;
   }
-  if (!Line(p, stop, format, sink).run()) return nullptr;
+  if (!ObjectReader(p, stop, format, sink).run()) return nullptr;
   for (size_t c = 0; c < sink.columns.size(); ++c) {
     auto& column = sink.columns[c];
     if (format.roles[c] == Role::kLabels) {

@@ -73,7 +73,7 @@ class TermCounts {
   // The terms that occur in at least `low` and at most `high` rows; they define the columns of rows().
   TermList select(int64_t low, int64_t high);
 
-  // The rows, where selected term i becomes column columns[i], or none if -1 (not asked with hashing). Once only: it
+  // The rows, where selected term i becomes column columns[i], or none if -1 (unused with hashing). Once only: it
   // works in place.
   TermRows rows(const int32_t* columns, const Weighting& weighting, int threads);
 

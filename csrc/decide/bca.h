@@ -13,7 +13,7 @@
 //
 // Threads: while many rows change, rows are visited one after another. Once fewer than a quarter of them
 // change, a pass goes batch by batch: all rows of a batch are checked in parallel against the counts at its
-// start, then those that want to change make their (exact, up-to-date) step one after another. The schedule
+// start, then those that would change make their (exact, up-to-date) step one after another. The schedule
 // depends on the data only: any number of threads gives the same bits.
 #pragma once
 

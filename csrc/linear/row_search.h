@@ -20,7 +20,7 @@ class RowSearch {
   RowSearch(const Postings& postings, int64_t n) : postings_(postings), n_(n), sums_(kRowBlock), rows_(n) {}
 
   // All rows with w.x > level and perhaps others, ascending. `features`: where w may be above 0. With a
-  // stride only every so-manieth block of rows is searched.
+  // stride only every stride-th block of rows is searched.
   Span<const int32_t> above(const float* w, const std::vector<int32_t>& features, float level,
                             int64_t stride) {
     double positive2 = 0;

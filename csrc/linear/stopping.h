@@ -21,7 +21,7 @@ PositiveMoments positive_moments(const LinearProblem& problem, const PreparedFea
 double stopping_norm(const LinearProblem& problem, const PreparedFeatures& X, int64_t label,
                      const PositiveMoments& moments, double slope);
 
-// |g| bounds |w - w*|: this share of |w| is required of |g| as well.
+// |g| bounds |w - w*|, so |g| must also be at most this share of |w|.
 double distance_limit(double tol);
 
 // Where a label starts from an earlier solution, (f - min f) / min f is proven to be at most this instead: 8e-4 at

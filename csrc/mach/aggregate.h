@@ -32,7 +32,8 @@ void check_topk(const MachScores& in, int64_t k);
 void mach_topk(const MachScores& in, int64_t k, int threads, int32_t* ids, float* scores);
 
 // Scores only the labels in one of the m best buckets of some repetition (exactly); rows with fewer than k
-// such labels are filled with id -1 and score -inf. offsets, labels: mach/hash.h's InvertedTable.
+// such labels are filled with id -1 and score -inf. offsets, by_bucket: `offsets` and `labels` of mach/hash.h's
+// InvertedTable.
 void mach_topk_candidates(const MachScores& in, const int64_t* offsets, const int32_t* by_bucket, int64_t m,
                           int64_t k, int threads, int32_t* ids, float* scores);
 

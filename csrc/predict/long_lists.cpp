@@ -11,7 +11,7 @@ namespace {
 // Work, in about half cycles: of a posting and of a cell that a row adds; of looking whether a list has a
 // weight in a strip. Once for all rows: of a posting and of a cell that are decoded, of a list that has none.
 constexpr int64_t kPostingWork = 5, kCellWork = 18, kLookWork = 4;
-constexpr size_t kListsAhead = 8;  // whose bytes are asked for
+constexpr size_t kListsAhead = 8;  // whose bytes are prefetched
 constexpr int64_t kPostingOnce = 20, kCellOnce = 100, kListOnce = 8;
 
 // Calls fn(place, code) for the postings below `to`.

@@ -89,7 +89,7 @@ XMC_INLINE int64_t filter(const int32_t* some, const int32_t* list, const float*
 
 constexpr int kPairs = 16 / kWidth;                             // vectors of the pairs of 32 lanes
 constexpr int kParts = kWidth == 16 ? 4 : kWidth == 8 ? 2 : 1;  // of 32 lanes: their sums fit the registers
-constexpr int64_t kRowsAhead = 4;                               // whose partial scores are asked for
+constexpr int64_t kRowsAhead = 4;                               // whose partial scores are prefetched
 
 void strip(const PackedStrip& strip, const PackedRows& rows, int64_t from, int64_t to, const float* partial,
            int64_t stride, const float* thresholds, bool* hits, float* scores) {

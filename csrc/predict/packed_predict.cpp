@@ -14,7 +14,7 @@
 namespace xmc::predict {
 namespace {
 
-constexpr int64_t kListsAhead = 8;       // lists of which the first bytes are asked for
+constexpr int64_t kListsAhead = 8;       // lists of which the first bytes are prefetched
 constexpr int64_t kFewRows = 16;         // of a task, at least; for fewer nothing is decoded
 constexpr int64_t kRowGroup = 16;        // rows per call of the strip kernel
 constexpr int64_t kMostCells = 6144;     // places that may have cells

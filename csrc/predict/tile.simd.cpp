@@ -43,7 +43,7 @@ void split(const int32_t* entry, const int32_t* column, const float* value, int6
 constexpr int kPart = kWidth == 4 ? 32 : static_cast<int>(kTile);
 constexpr int kVectors = kPart / kWidth;
 
-constexpr int64_t kRowsAhead = 4;  // whose partial scores are asked for
+constexpr int64_t kRowsAhead = 4;  // whose partial scores are prefetched
 
 XMC_INLINE vf magnitude(vf a) {
   return max(a, splat(0.f) - a);

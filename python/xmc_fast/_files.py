@@ -132,8 +132,8 @@ def _try_lock(folder: Path) -> int:
 def locked(folder: Path, *, needed: bool = False) -> Iterator[None]:
     """No other process, nor another call in this one, may enter with the same folder until the block ends.
 
-    The lock goes with the process. Where the system or the file system has none there is none, and an OSError if
-    it is ``needed``.
+    The lock goes with the process. Where the system or the file system has no locks nothing is locked; with ``needed``
+    that is an OSError.
     """
     handle = None
     try:

@@ -34,8 +34,8 @@ def added_loss(
 ) -> npt.NDArray[np.float64]:
     """What new rows add to the objectives of labels at their old weights, positives at cost 1.
 
-    ``old`` are the labels' old numbers, Y_new (rows x labels) has a column for each. Infinity where one of the removed
-    rows, negatives without a multiplier, is inside the margin.
+    ``old`` are the labels' old numbers, Y_new (rows x labels) has a column for each. Infinity where a removed row,
+    a negative without a multiplier, is inside the margin.
     """
     threads = resolve_threads(estimator.n_jobs)
     scale = _scale(state.X) if estimator.normalize else None

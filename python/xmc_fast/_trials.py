@@ -162,7 +162,7 @@ def scores(
 
 
 def shortened(top: sp.csr_matrix, k: float) -> sp.csr_matrix:
-    """The k best of each row on average, k a fraction: of 1.5, one and two by turns.
+    """The k best of each row on average, k a fraction: of 1.5, one and two alternately.
 
     Of k places for all labels, a share of the labels (of every frequency) gets that share. With all k places for them
     rare labels would never have to win a place, and settings that help them would seem useless.

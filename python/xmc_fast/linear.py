@@ -25,9 +25,10 @@ from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import RowExplanation, SparseModel, explain_row
+from xmc_fast.model._estimator import SparseMultilabel
 
 
-class OneVsAll(BaseEstimator):  # type: ignore[misc]
+class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
     """One-vs-all linear classifiers trained to LIBLINEAR's solution, many labels at a time.
 
     For each label, with s_i = +1 where row i has the label and -1 elsewhere::
@@ -83,7 +84,8 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
     report_ : dict
         One entry per label: ``status`` (0 converged, 1 stopped by max_iter, 2 only one class),
         ``outer_iterations``, ``inner_iterations``, ``active_rows``, ``objective``, ``gradient_norm`` (both of
-        the weights before pruning), ``seconds`` (nan when read from a checkpoint). And
+        the weights before pruning), ``gap`` (the objective is at most so much above its minimum; "dual" only),
+        ``seconds`` (nan when read from a checkpoint). And
         ``placement``: ``threads``, and for each memory node in use (``nodes``) its ``node`` id, its ``cpus``,
         the ``replica_bytes`` of X it holds for itself and, of a sample of ``pages_seen`` of those pages, how
         many are ``pages_local``. Thread t is pinned to node t modulo the nodes; with one node nothing is
@@ -274,14 +276,6 @@ class OneVsAll(BaseEstimator):  # type: ignore[misc]
 
         check_is_fitted(self, "model_")
         return update_labels(self, X, Y, old_labels, remove_rows, remove_labels, checkpoint)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.two_d_labels = True
-        return tags
 
     def predict(
         self, X: Any, k: int = 5, *, proba: bool = False, engine: Engine | None = None

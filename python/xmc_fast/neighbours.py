@@ -42,7 +42,7 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     n_neighbours : int
-        Rows that are asked.
+        Rows whose labels are counted.
     power : float
         Of the cosine; more lets the nearest rows count more.
     n_jobs : int, optional

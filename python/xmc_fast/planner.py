@@ -116,7 +116,7 @@ def plan(
     beta : float
         Exponent of the label frequencies: the label of rank r is on N r^-beta rows.
     block_labels : int
-        Labels of a batch.
+        Labels of a block.
     speed : float
         Of a core, against the one of the calibration.
     efficiency : float

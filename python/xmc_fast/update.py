@@ -88,7 +88,7 @@ def apply_change(
     *,
     same_rows: bool = True,
 ) -> OneVsAll:
-    """Train what a change asks for. ``same_rows``: the old rows have the values they had (else all labels move)."""
+    """Train what a change requires. ``same_rows``: the old rows have the values they had (else all labels move)."""
     state = replace(state, objective=state.objective.copy(), gap=state.gap.copy())
     settings = settings_of(estimator, seed_of(estimator))
     same_problem = same_rows and {**state.settings} == settings

@@ -15,10 +15,11 @@ SHORT = ["core", "knn"]
 LONG = [
     *["cluster", "packed", "tail", "weighted_topk"],
     *["decide", "files", "gather_dot", "model_files", "tree"],
-    *["data", "data_more", "data_read", "data_tables", "ensemble", "explain", "l1", "linear"],
-    *["linear_sklearn", "losses", "mach", "metrics", "metrics_sets", "model", "newton", "predict"],
-    *["propensity", "sparse_input", "text", "texts", "texts_decide", "threads", "tuning", "update"],
-    "windows",
+    *["data", "data_files", "data_more", "data_read", "data_tables", "ensemble", "explain", "l1"],
+    *["linear", "linear_checkpoint", "linear_sklearn", "losses", "mach"],
+    *["metrics", "metrics_peers", "metrics_sets", "model", "newton", "predict"],
+    *["propensity", "sparse_input", "text", "texts", "texts_decide", "texts_parts"],
+    *["threads", "tuning", "update", "windows"],
 ]
 
 

@@ -8,7 +8,7 @@ from xmc_fast._files import atomic_path
 from xmc_fast.cli._common import Output, add_paths, add_threads, split_paths, thousands
 from xmc_fast.cli._inputs import add_input, read
 
-HELP = "convert a data set to repository text (.txt, also .gz and .xz) or to scipy .npz"
+HELP = "convert a data set to repository text (.txt, also .gz, .xz and .zst) or to scipy .npz"
 EXAMPLES = (
     "xmc-fast convert --format libsvm1 train.svm train.txt.gz",
     "xmc-fast convert --format pair trn_X_Xf.txt trn_X_Y.txt train.txt",

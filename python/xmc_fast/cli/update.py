@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> Output:
 def already_done(work: Path, args: argparse.Namespace, history: list[dict[str, object]]) -> bool:
     """Whether a run of this command put its model in place and was stopped before it removed ``work``.
 
-    ``work`` gets a note of the model that it starts from and of what is asked; what is there of another command goes.
+    ``work`` gets a note of the model that it starts from and of what is to be done; files of another command
+    there are removed.
     """
     note = work / "request.json"
     here = {"model": _stamp(Path(args.model)), "history": history, "asked": _asked(args)}

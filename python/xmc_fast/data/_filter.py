@@ -20,7 +20,7 @@ def read_filter(path: Path, *, n_points: int, n_labels: int) -> Any:
     Parameters
     ----------
     path : str or path
-        Plain, ``.gz`` or ``.xz``; zero-based ids.
+        Plain, ``.gz``, ``.xz`` or ``.zst``; zero-based ids.
     n_points, n_labels : int
         The shape of the matrix the filter is for.
 

@@ -24,7 +24,7 @@ def read_xmc(path: Path, *, duplicates: Duplicates = "error", n_jobs: int | None
     Parameters
     ----------
     path : str or path
-        Plain, ``.gz`` or ``.xz``.
+        Plain, ``.gz``, ``.xz`` or ``.zst``.
     duplicates : {"error", "sum"}
         What to do with a feature that a point has twice: refuse, or add the values up (a label that is given
         twice is then taken once).
@@ -76,7 +76,7 @@ def read_libsvm(
     Parameters
     ----------
     path : str or path
-        Plain, ``.gz`` or ``.xz``.
+        Plain, ``.gz``, ``.xz`` or ``.zst``.
     header : bool
         Whether the first line gives ``points features labels`` as in `read_xmc`.
     one_based : bool
@@ -138,7 +138,7 @@ def read_pair(
     Parameters
     ----------
     x_path, y_path : str or path
-        Plain, ``.gz`` or ``.xz``.
+        Plain, ``.gz``, ``.xz`` or ``.zst``.
     duplicates : {"error", "sum"}
         As in `read_xmc`.
     binarize : bool
@@ -191,7 +191,7 @@ def write_xmc(path: Path, X: Any, Y: Any, *, n_jobs: int | None = None) -> None:
     Parameters
     ----------
     path : str or path
-        Compressed if it ends in ``.gz`` or ``.xz``. Written whole or not at all.
+        Compressed if it ends in ``.gz``, ``.xz`` or ``.zst``. Written whole or not at all.
     X : array or sparse matrix of shape (points, features)
     Y : binary array or sparse matrix of shape (points, labels)
     n_jobs : int, optional

@@ -31,7 +31,7 @@ def read_text(
     Parameters
     ----------
     texts_path : str or path
-        UTF-8; plain, ``.gz`` or ``.xz``.
+        UTF-8; plain, ``.gz``, ``.xz`` or ``.zst``.
     labels_path : str or path, optional
         Label ids separated by spaces, tabs or commas; a blank line is a point without labels.
     n_labels : int, optional

@@ -47,6 +47,7 @@ from xmc_fast.lexical._numbers import (
     some,
 )
 from xmc_fast.model._calibrate import sigmoid
+from xmc_fast.model._estimator import OneText
 from xmc_fast.model._tensors import read_tensors, write_tensors
 from xmc_fast.texts._inputs import Columns, text_columns
 
@@ -66,7 +67,7 @@ _ENDINGS = (
 ENDINGS = tuple(_ENDINGS.split())
 
 
-class Lexical(BaseEstimator):  # type: ignore[misc]
+class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
     """Suggest the labels whose names stand in the text.
 
     Needs no training row of a label, only its name, so it suggests labels that are new. Alone it is less accurate
@@ -215,13 +216,6 @@ class Lexical(BaseEstimator):  # type: ignore[misc]
         values = score[best]
         shape = len(sizes), self.n_labels_
         return to_scipy(indptr, found.labels[best], sigmoid(values) if proba else values, shape)
-
-    def predict_one(
-        self, text: str, k: int = 5, **options: Any
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """The ``k`` best labels of one text and their scores; ``options`` are those of `predict`."""
-        top = self.predict([text], k, **options)
-        return top.indices, top.data
 
     @property
     def nbytes(self) -> int:

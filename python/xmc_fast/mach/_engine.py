@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -11,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import threadpoolctl
 
 from xmc_fast._progress import progress
+from xmc_fast._row_ranges import arrays_of, matrix_of, predict_ranges
 from xmc_fast._validate import to_scipy
-from xmc_fast._work import Engine, Work, dumps
+from xmc_fast._work import Engine, Work
 from xmc_fast.mach import _repeats, _store
 from xmc_fast.mach._hash import bucket_matrix
 
-_ROWS, _PARTS = 256, 64  # of a prediction: rows of a task at least, tasks at most
+_ROWS = 256  # of a task of a prediction, at least
 
 
 def fit(
@@ -30,7 +29,7 @@ def fit(
     """The models of the repetitions, trained by workers that store them in the folder or return them."""
     work = _Repeats(mach, X, folder)
     todo = [r for r in repeats if not work.has(r)]
-    arrays = {**_arrays(X), "y_indptr": y.indptr, "y_indices": y.indices}
+    arrays = {**arrays_of(X), "y_indptr": y.indptr, "y_indices": y.indices}
     models: dict[int, Any] = {}
     with progress(len(repeats), unit="repeat", desc="Mach") as bar:
         bar.update(len(repeats) - len(todo))
@@ -50,14 +49,13 @@ def fit(
 
 def predict(engine: Engine, mach: Any, X: Any, k: int, top_buckets: int | None) -> sp.csr_matrix:
     """`Mach.predict` over ranges of the rows; the models are shipped with X, once per machine."""
-    rows = int(X.shape[0])
-    size = max(_ROWS, -(-rows // _PARTS))
-    work = _RowRanges(X, k, top_buckets, size)
-    count = -(-rows // size)
-    arrays = {**_arrays(X), "mach": np.frombuffer(dumps(mach), np.uint8)}
-    parts: dict[int, sp.csr_matrix] = {}
-    engine.run(work, arrays, range(count), [1.0] * count, n_jobs=mach.n_jobs, on_block=parts.__setitem__)
-    return sp.vstack([parts[i] for i in range(count)], format="csr")
+
+    def part(mach: Any, rows: Any, threads: int) -> sp.csr_matrix:
+        mach.n_jobs = threads
+        with threadpoolctl.threadpool_limits(threads):
+            return mach.predict(rows, k, top_buckets=top_buckets)
+
+    return predict_ranges(engine, mach, X, _ROWS, part, mach.n_jobs)
 
 
 class _Repeats(Work):
@@ -87,49 +85,10 @@ class _Repeats(Work):
     def solve(
         self, arrays: dict[str, Any], blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
     ) -> None:
-        X = _matrix(arrays, self.shape)
+        X = matrix_of(arrays, self.shape)
         ones = np.ones(len(arrays["y_indices"]), np.float32)
         y = to_scipy(arrays["y_indptr"], arrays["y_indices"], ones, (self.shape[0], self.n_labels))
         with threadpoolctl.threadpool_limits(threads):
             for r in blocks:
                 buckets = bucket_matrix(y, self.n_buckets, r, random_state=self.seed)
                 emit(r, _repeats.fitted(_repeats.new_base(self.base, r).fit(X, buckets)))
-
-
-class _RowRanges(Work):
-    block_size = 1 << 30
-
-    def __init__(self, X: Any, k: int, top_buckets: int | None, size: int) -> None:
-        self.k, self.top_buckets, self.size, self.shape = k, top_buckets, size, tuple(X.shape)
-
-    def name(self, block: int) -> str:
-        last = min((block + 1) * self.size, self.shape[0]) - 1
-        return f"block {block} (rows {block * self.size} to {last})"
-
-    def solve(
-        self, arrays: dict[str, Any], blocks: Sequence[int], threads: int, emit: Callable[[int, Any], None]
-    ) -> None:
-        mach = pickle.loads(arrays["mach"].data)
-        mach.n_jobs = threads
-        X = _matrix(arrays, self.shape)
-        with threadpoolctl.threadpool_limits(threads):
-            for block in blocks:
-                rows = X[block * self.size : (block + 1) * self.size]
-                emit(block, mach.predict(rows, self.k, top_buckets=self.top_buckets))
-
-
-def _arrays(X: Any) -> dict[str, npt.NDArray[Any]]:
-    """A sparse or dense matrix as arrays that can be shipped."""
-    if sp.issparse(X):
-        matrix = X.tocsr()
-        return {f"x_{part}": getattr(matrix, part) for part in ("indptr", "indices", "data")}
-    array = np.asarray(X)
-    if array.dtype.kind not in "iuf":
-        raise ValueError(f"an engine takes X as numbers, sparse or dense, got {type(X).__name__}")
-    return {"x_dense": array}
-
-
-def _matrix(arrays: dict[str, Any], shape: tuple[int, int]) -> Any:
-    if "x_dense" in arrays:
-        return arrays["x_dense"]
-    return to_scipy(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], shape)

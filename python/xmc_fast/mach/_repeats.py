@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
-from sklearn.preprocessing import normalize
 
+from xmc_fast import _core
 from xmc_fast._folder import replace_folder
 from xmc_fast._validate import features, to_scipy
 from xmc_fast.model import ModelFormatError, SparseModel
@@ -90,9 +90,9 @@ def scores(model: Any, X: Any, n_buckets: int) -> npt.NDArray[np.float32]:
         out = np.empty((x.shape[0], n_buckets), np.float32)
         out[np.repeat(np.arange(x.shape[0]), n_buckets), top.indices] = top.data
         return out
+    if model.normalize:
+        x = x._replace(data=x.data * np.repeat(_core.row_scales(x), np.diff(x.indptr)))
     rows = to_scipy(*x)
-    if model.normalize and rows.nnz:
-        rows = normalize(rows)
     out = np.empty((x.shape[0], n_buckets), np.float32)
     for block in model.blocks:
         W = block.to_csr()

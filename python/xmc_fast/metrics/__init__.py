@@ -120,8 +120,7 @@ def _scored(
     values = instance_values(r, Options(ks, q, "all", 1.0), n_labels=r.truth.shape[1])
     if name == "psp" and not normalize:
         warn_if_misspecified(values, ks)
-    found = values[name if normalize else f"{name}_unnormalized"]
-    return float(found[0]) if where is None else found[where]
+    return _picked(values[name if normalize else f"{name}_unnormalized"], where)
 
 
 def _macro(
@@ -139,8 +138,12 @@ def _macro(
     ks, where = cutoffs(k)
     options = Options(ks, np.empty(0), check_labels(labels), beta)
     r = ranked(Y_true, pred, ks[-1], label_filter, resolve_threads(n_jobs), n_labels)
-    found = macro_values(counts_at_k(r, ks), r, options, r.truth.shape[0], None)[0][name]
-    return float(found[0]) if where is None else found[where]
+    return _picked(macro_values(counts_at_k(r, ks), r, options, r.truth.shape[0], None)[0][name], where)
+
+
+def _picked(values: Any, where: Any) -> Any:
+    """The values at the given cut-offs: a number for a single k, else an array."""
+    return float(values[0]) if where is None else values[where]
 
 
 @_named(_instance, "precision")

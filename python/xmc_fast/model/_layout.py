@@ -15,12 +15,12 @@ import numpy as np
 from xmc_fast import _core
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
+from xmc_fast.model._form import Form
 from xmc_fast.model._predict import build_layout
 from xmc_fast.model._storage import Block, remembered
-from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
+from xmc_fast.model._tensors import Tensors
 
-FORMAT = "xmc_fast.layout"
-FORMAT_VERSION = 1
+FORM = Form("xmc_fast.layout", 1, ("n_labels", "n_columns", "nnz"))
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,7 @@ def store_layout(blocks: Sequence[Block], n_labels: int, n_columns: int, built: 
 
 def write_layout(path: str | os.PathLike[str], layout: StoredLayout) -> None:
     """Write the arrays as one file, atomically."""
-    shape = {"n_labels": layout.n_labels, "n_columns": layout.n_columns, "nnz": layout.nnz}
-    metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION)}
-    write_tensors(path, layout.arrays, metadata | {name: str(value) for name, value in shape.items()})
+    FORM.write(path, layout.arrays, layout.n_labels, layout.n_columns, layout.nnz)
 
 
 def read_layout(path: Path, ends: Any, *, mmap: bool, verify: bool) -> tuple[StoredLayout, dict[str, str]]:
@@ -91,14 +89,10 @@ def read_layout(path: Path, ends: Any, *, mmap: bool, verify: bool) -> tuple[Sto
 def _read(
     path: Path, ends: Any, mmap: bool, verify: bool, known: bool
 ) -> tuple[StoredLayout, dict[str, str]]:
-    arrays, metadata = read_tensors(path, map_file=mmap, verify=verify)
-    if metadata.get("format") != FORMAT or metadata.get("format_version") != str(FORMAT_VERSION):
-        found = f"{metadata.get('format')} {metadata.get('format_version')}"
-        raise ModelFormatError(f"{path}: format version {FORMAT} {FORMAT_VERSION} expected, got {found}")
+    (n_labels, n_columns, nnz), arrays, metadata = FORM.read(path, map_file=mmap, verify=verify)
     try:
-        n_labels, n_columns, nnz = (int(metadata[name]) for name in ("n_labels", "n_columns", "nnz"))
         parts, entry = [arrays[name] for name in ("weight", "posting", "outlier")], arrays["entry"]
-    except (KeyError, ValueError) as error:
+    except KeyError as error:
         raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None
     fit = isinstance(ends, list) and len(ends) > 0 and all(type(end) is int for end in ends)
     if not fit or ends[-1] != n_labels or any(a > b for a, b in itertools.pairwise([0, *ends])):

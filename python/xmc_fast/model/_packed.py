@@ -15,11 +15,11 @@ from xmc_fast import _core
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr
+from xmc_fast.model._form import Form
 from xmc_fast.model._storage import Block
-from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
+from xmc_fast.model._tensors import Tensors
 
-FORMAT = "xmc_fast.packed"
-FORMAT_VERSION = 1
+FORM = Form("xmc_fast.packed", 1, ("n_labels", "n_columns", "nnz"))
 LEVELS = 256
 _SAMPLE = 1 << 20  # weights that the levels are fitted to, and as many of the largest as there are levels
 _BLOCK_LABELS = 4096  # of an unpacked block
@@ -137,19 +137,13 @@ def _bfloat16(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 
 def write_packed(path: str | os.PathLike[str], packed: Packed) -> None:
     """Write the arrays as one file, atomically."""
-    shape = {"n_labels": packed.n_labels, "n_columns": packed.n_columns, "nnz": packed.nnz}
-    metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION)}
-    write_tensors(path, packed.arrays, metadata | {name: str(value) for name, value in shape.items()})
+    FORM.write(path, packed.arrays, packed.n_labels, packed.n_columns, packed.nnz)
 
 
 def read_packed(path: Path, *, mmap: bool, verify: bool) -> tuple[Packed, dict[str, str]]:
     """What `write_packed` wrote, and the file's metadata. The structure is checked in any case."""
-    arrays, metadata = read_tensors(path, map_file=mmap, verify=verify)
-    if metadata.get("format") != FORMAT or metadata.get("format_version") != str(FORMAT_VERSION):
-        found = f"{metadata.get('format')} {metadata.get('format_version')}"
-        raise ModelFormatError(f"{path}: format version {FORMAT} {FORMAT_VERSION} expected, got {found}")
+    (n_labels, n_columns, nnz), arrays, metadata = FORM.read(path, map_file=mmap, verify=verify)
     try:
-        n_labels, n_columns, nnz = (int(metadata[name]) for name in ("n_labels", "n_columns", "nnz"))
         return Packed.open(n_labels, n_columns, nnz, arrays), metadata
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ModelFormatError(f"{path}: damaged, {error}") from None

@@ -330,8 +330,8 @@ class SparseModel:
 
         Notes
         -----
-        Rows are taken in chunks whose scores for a block of labels take at most 96 MiB a thread and 192 MiB in
-        all, or 32 MiB a thread; that memory is kept for the next call.
+        Rows are taken in batches whose scores for a block of labels take at most 192 MiB, from 32 to 96 MiB a
+        thread (more than six threads take more); that memory is kept for the next call.
         """
         engine = check_engine(engine)
         if engine is not None:

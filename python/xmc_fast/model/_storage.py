@@ -4,9 +4,9 @@
 where the columns allow (else int32), ``data`` float32 or float16, and any ``extra.<name>`` arrays.
 ``manifest.json``            format version, shapes, bias, normalisation, training parameters, and for each
 block its file, label range, size and checksum. A folder of blocks becomes a model when it gets a manifest.
-Blocks are what a fit with a checkpoint writes, and models of 16-bit weights. Other saved models have one file instead,
-which predicts as it is: ``layout.safetensors`` (`xmc_fast.model._layout`), or ``packed.safetensors`` of a small one
-(`xmc_fast.model._packed`).
+Blocks are what a fit with a checkpoint writes, models of 16-bit weights, and those of `Mach`. Other saved models have
+one file instead, which predicts as it is: ``layout.safetensors`` (`xmc_fast.model._layout`), or
+``packed.safetensors`` of a small one (`xmc_fast.model._packed`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from xmc_fast import _core, _folder
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import aligned, to_scipy
-from xmc_fast.model._tensors import Tensors, checksum, read_tensors, write_tensors
+from xmc_fast.model._form import Form
+from xmc_fast.model._tensors import Tensors, checksum
 
-FORMAT = "xmc_fast.sparse_model"
 FORMAT_VERSION = 1
+_BLOCK = Form("xmc_fast.sparse_model", FORMAT_VERSION, ("first_label", "n_columns"))
 ONE_FILE = {"packed": 2, "layout": 3}  # version of a manifest with one such file instead of blocks
 KINDS = ("sparse_model", "text_model")  # of a folder with label blocks
 _BLOCK_NAME = re.compile(r"block-(\d+)\.safetensors")
@@ -173,15 +174,9 @@ def write_block(
         "data": block.data,
         **{f"extra.{name}": np.asarray(array) for name, array in (extra or {}).items()},
     }
-    metadata = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "first_label": str(int(first_label)),
-        "n_columns": str(block.n_columns),
-    }
     path = block_path(directory, index)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, tensors, metadata)
+    _BLOCK.write(path, tensors, first_label, block.n_columns)
     return path
 
 
@@ -204,14 +199,10 @@ def _open_block(
 def _read_block(
     path: Path, map_file: bool, verify: bool, known: bool
 ) -> tuple[Block, dict[str, npt.NDArray[Any]], dict[str, str]]:
-    tensors, metadata = read_tensors(path, map_file=map_file, verify=verify)
-    if metadata.get("format") != FORMAT or metadata.get("format_version") != str(FORMAT_VERSION):
-        found = f"{metadata.get('format')} {metadata.get('format_version')}"
-        raise ModelFormatError(f"{path}: format version {FORMAT} {FORMAT_VERSION} expected, got {found}")
+    (first_label, n_columns), tensors, metadata = _BLOCK.read(path, map_file=map_file, verify=verify)
     extra = {name[6:]: array for name, array in tensors.items() if name.startswith("extra.")}
     try:
-        columns = int(metadata["first_label"]), int(metadata["n_columns"])
-        block = Block(*columns, tensors["indptr"], tensors["indices"], tensors["data"])
+        block = Block(first_label, n_columns, tensors["indptr"], tensors["indices"], tensors["data"])
     except (KeyError, ValueError) as error:
         raise ModelFormatError(f"{path}: damaged, {error} is missing or bad") from None
     kinds = [

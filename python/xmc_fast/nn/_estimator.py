@@ -27,8 +27,8 @@ _NOT_SAVED = ("encoder", "rewire", "schedule", "callbacks", "device", "n_jobs", 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeuralEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base of the neural estimators. Its fields are those of `xmc_fast.nn.Trainer`; ``schedule`` may also
-    be "constant", "linear" or "cosine"."""
+    """Base of the neural estimators. Its fields are ``lr`` and settings of `xmc_fast.nn.Trainer`; ``schedule`` may
+    also be "constant", "linear" or "cosine"."""
 
     epochs: Any = 10
     batch_size: Any = 128

@@ -1,4 +1,4 @@
-"""What the fixed fan-in operators of every device share: dtypes, checks, the arguments of the fused loss."""
+"""What the fixed fan-in operators of every device share: dtypes, checks, the arguments of the longest ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from torch import Tensor
 
 LOSSES = {"squared_hinge": 0, "bce": 1}
 INDEX_BITS = {torch.int16: 16, torch.uint16: 16, torch.int32: 32}
+
+
+class SparseCall(NamedTuple):
+    """Arguments of ``fan_in_grad_sparse`` in the order of its schema; the gradient is CSR (batch, labels)."""
+
+    x: Tensor
+    weight: Tensor
+    indices: Tensor
+    group_size: int
+    crow: Tensor
+    col: Tensor
+    values: Tensor
 
 
 class LossCall(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xmc_fast import _core
 from xmc_fast.nn import _fanin_torch as plain
-from xmc_fast.nn._fanin_args import INDEX_BITS, LossCall, check_layer, check_rows, check_topk
+from xmc_fast.nn._fanin_args import INDEX_BITS, LossCall, SparseCall, check_layer, check_rows, check_topk
 from xmc_fast.nn._operators import TYPES, threads_for
 
 _LARGE = 1 << 20  # bytes from which page faults count
@@ -134,15 +134,8 @@ def grad_weights(
     return gw, gb
 
 
-def grad_sparse(
-    x: Tensor,
-    weight: Tensor,
-    indices: Tensor,
-    group_size: int,
-    crow: Tensor,
-    col: Tensor,
-    values: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def grad_sparse(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, weight, indices, group_size, crow, col, values = SparseCall(*arguments)
     check_rows(x, "x")
     check_layer(x.shape[1], weight, indices, None, group_size)
     if crow.shape[0] != x.shape[0] + 1:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from xmc_fast.nn._cuda import STRUCTURES, Library, device_of
-from xmc_fast.nn._fanin_args import LossCall, feature_ids
+from xmc_fast.nn._fanin_args import LossCall, SparseCall, feature_ids
 from xmc_fast.nn._fanin_torch import entry_rows
 from xmc_fast.nn._operators import TYPES
 
@@ -77,16 +77,8 @@ class Kernels:
             self._weights(_layer(x.shape[1], gw, indices, None, group_size), x, grad, gw, gb)
         return gw, gb
 
-    def grad_sparse(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        indices: Tensor,
-        group_size: int,
-        crow: Tensor,
-        col: Tensor,
-        values: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def grad_sparse(self, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, weight, indices, group_size, crow, col, values = SparseCall(*arguments)
         x, weight, indices, _ = _ready(x, weight, indices, None)
         self._check(indices, x.shape[1])
         with device_of(x):

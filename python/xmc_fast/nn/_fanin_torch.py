@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xmc_fast.nn._fanin_args import LOSSES, LossCall, check_layer, check_rows, check_topk, feature_ids
+from xmc_fast.nn._fanin_args import (
+    LOSSES,
+    LossCall,
+    SparseCall,
+    check_layer,
+    check_rows,
+    check_topk,
+    feature_ids,
+)
 from xmc_fast.nn._operators import wide
 
 
@@ -55,9 +63,8 @@ def grad_weights(
     return gw.to(dtype).contiguous(), gb.to(dtype)
 
 
-def grad_sparse(
-    x: Tensor, weight: Tensor, indices: Tensor, group_size: int, crow: Tensor, col: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def grad_sparse(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, weight, indices, group_size, crow, col, values = SparseCall(*arguments)
     kind = wide(x, weight, values)
     values, x_wide = values.to(kind), x.to(kind)
     rows, labels = entry_rows(crow, x.device), col.to(x.device, torch.int64)

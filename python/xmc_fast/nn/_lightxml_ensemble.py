@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from sklearn.base import BaseEstimator
@@ -16,18 +14,19 @@ from sklearn.base import BaseEstimator
 from xmc_fast._folder import opening
 from xmc_fast.data import read_chunks
 from xmc_fast.model import merge_topk, write_pieces
+from xmc_fast.model._estimator import OneText
 from xmc_fast.nn import _lightxml_store as store
 from xmc_fast.nn._lightxml import LightXML
 
 
-class LightXMLEnsemble(BaseEstimator):  # type: ignore[misc]
-    """Several `LightXML` (encoders, or clusterings by ``random_state``) whose scores are added up.
+class LightXMLEnsemble(OneText, BaseEstimator):  # type: ignore[misc]
+    """Several `LightXML` (encoders, or clusterings by ``random_state``) whose scores are averaged.
 
     Parameters
     ----------
     members : list of LightXML
     depth : int
-        Labels per member that enter the sum.
+        Labels per member that enter the mean.
 
     Examples
     --------
@@ -54,13 +53,6 @@ class LightXMLEnsemble(BaseEstimator):  # type: ignore[misc]
         merged = merge_topk(found, k)
         merged.data /= len(self.members)
         return merged
-
-    def predict_one(
-        self, text: str, k: int = 5, **options: Any
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """The ``k`` best labels of one text and their scores."""
-        top = self.predict([text], k, **options)
-        return top.indices, top.data
 
     @property
     def label_names_(self) -> list[str] | None:

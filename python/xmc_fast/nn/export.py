@@ -42,7 +42,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _view(x: Tensor, dtype: torch.dtype) -> Any:
     """The bytes of index lists as numbers, by arithmetic: ONNX cannot read bytes as another type. (It may be int32
-    where int16 was asked for: `xmc_fast.nn.ops.feature_ids` takes either.)"""
+    where int16 was required: `xmc_fast.nn.ops.feature_ids` takes either.)"""
     width = {torch.int16: 2, torch.int32: 4}.get(dtype)
     if x.dtype != torch.uint8 or width is None:
         return NotImplemented

@@ -51,11 +51,9 @@ def pruning_curve(
 
     Examples
     --------
-    >>> import numpy as np, scipy.sparse as sp
     >>> from xmc_fast import OneVsAll
-    >>> rng = np.random.default_rng(0)
-    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
-    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> from xmc_fast.data import make_synthetic
+    >>> X, Y = make_synthetic(60, 20, 12)
     >>> ax = pruning_curve(OneVsAll().fit(X, Y).model_, X, Y, deltas=[0.01, 0.1])
     >>> [line.get_label() for line in ax.lines]
     ['P@1', 'P@3', 'P@5']
@@ -94,11 +92,9 @@ def reliability(
 
     Examples
     --------
-    >>> import numpy as np, scipy.sparse as sp
     >>> from xmc_fast import OneVsAll
-    >>> rng = np.random.default_rng(0)
-    >>> Y = sp.csr_matrix(rng.random((60, 12)) < 0.2)
-    >>> X = sp.csr_matrix(Y @ rng.random((12, 20)))
+    >>> from xmc_fast.data import make_synthetic
+    >>> X, Y = make_synthetic(60, 20, 12)
     >>> model = OneVsAll().fit(X[:40], Y[:40]).model_
     >>> model = model.calibrate(X[40:], Y[40:])
     >>> ax = reliability(model, X[40:], Y[40:], k=5)

@@ -288,7 +288,7 @@ async def _suggest(model: ServedModel, texts: list[Text], k: int, timeout: float
 
 @contextlib.contextmanager
 def _client_mistakes() -> Any:
-    """A ValueError is what the client asked for: status 422."""
+    """A ValueError is the client's mistake: status 422."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Routes that are asked often, without what FastAPI does for any kind of route: a third of the time of a request."""
+"""Routes of many requests, without what FastAPI does for any kind of route: a third of the time of a request."""
 
 from __future__ import annotations
 

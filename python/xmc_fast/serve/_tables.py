@@ -51,7 +51,7 @@ def read_table(body: bytes) -> tuple[list[str], list[list[str]]]:
 
 
 def text_places(model: ServedModel, header: list[str], text: str | None) -> dict[str, int]:
-    """Text column of the model to column of the table: as asked for, as the model was trained, or the only one."""
+    """Text column of the model to column of the table: as required, as the model was trained, or the only one."""
     columns = model.classifier.text_columns_
     if text:
         asked = [name.strip() for name in text.split(",")]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
 
 
-# label name to column, of classifiers that were asked for one
+# label name to column, of classifiers that needed it once
 _PLACES: WeakKeyDictionary[Any, tuple[Any, dict[str, int]]] = WeakKeyDictionary()
 _PLACES_LOCK = Lock()
 

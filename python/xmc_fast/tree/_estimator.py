@@ -13,20 +13,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast import _core
 from xmc_fast._refit import at_once, of_one_model
+from xmc_fast._row_ranges import predict_ranges
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
 from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
 from xmc_fast.model._calibrate import fit_calibration, sigmoid
-from xmc_fast.tree import _explain, _rows, _store
+from xmc_fast.model._estimator import SparseMultilabel
+from xmc_fast.tree import _explain, _store
 from xmc_fast.tree._store import Level
 from xmc_fast.tree._training import TreeFit
 
 _LEAST = np.float32(1e-37)  # of a score
 _LISTED = 20  # labels of a row, at least, that trees or probabilities rank anew
+_ROWS = 1024  # of a task of a prediction on an engine, at least
 
 
-class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
+class LabelTree(OneRow, SparseMultilabel, BaseEstimator):  # type: ignore[misc]
     """A shallow tree of one-vs-all classifiers: training and prediction grow with the logarithm of the labels.
 
     Labels are clustered by their mean inputs (`xmc_fast.cluster.label_tree`), clusters again, until few are left.
@@ -210,7 +213,11 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         x = features(X, n_features=self.n_features_in_)
         threads = self.n_jobs if n_jobs is None else n_jobs
         if (workers := check_engine(engine)) is not None:
-            return _rows.predict(workers, self, x, {"k": k, "proba": proba, "beam": width}, threads)
+
+            def part(model: LabelTree, rows: sp.csr_matrix, n_jobs: int) -> sp.csr_matrix:
+                return model.predict(rows, k, proba=proba, beam=width, n_jobs=n_jobs)
+
+            return predict_ranges(workers, self, to_scipy(*x), _ROWS, part, threads)
         width, k = min(width, max(1, self.n_labels_)), min(int(k), self.n_labels_)
         again = proba or len(self.trees_) > 1
         listed = min(max(4 * k, _LISTED), self.n_labels_) if again else k
@@ -326,14 +333,6 @@ class LabelTree(OneRow, BaseEstimator):  # type: ignore[misc]
         every byte."""
         model: LabelTree = _store.load(cls, directory, mmap=mmap, verify=verify)
         return model
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.two_d_labels = True
-        return tags
 
     def _search(
         self, x: Csr, levels: list[Level], order: npt.NDArray[np.int32], k: int, beam: int, threads: int
