@@ -21,7 +21,6 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast.model import _storage
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
-NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
 X = mutations.data()[0]
 
 
@@ -31,9 +30,9 @@ def made(tmp_path_factory):
     folders: dict[str, Path] = {}
 
     def get(kind):
-        if kind in NETWORKS:
+        if kind in mutations.NETWORKS:
             pytest.importorskip("torch")
-        if kind == "lightxml":
+        if kind.startswith("lightxml"):
             pytest.importorskip("transformers")
         if kind not in folders:
             folders[kind] = tmp_path_factory.mktemp(kind) / "model"
@@ -74,6 +73,12 @@ def setting(name, value, at=0):
         arrays[name].reshape(-1)[at] = value
 
     return put
+
+
+def test_every_kind_is_mutated():
+    """What `load` opens; two names are those of earlier versions."""
+    mutated = {kind.partition("-")[0] for kind in mutations.KINDS}
+    assert mutated == set(_folder.KINDS) - {"text_model", "extreme_classifier"}
 
 
 @pytest.mark.parametrize("kind", ["label_tree", "linear_declare", "mach"])
@@ -142,6 +147,9 @@ def test_mutations(kind, made):
         ("lightxml", "network.safetensors", setting("order", 77)),
         ("lightxml", "encoder/config.json", lambda c: c.update(num_hidden_layers=2**31)),
         ("lightxml", "encoder/config.json", lambda c: c.update(vocab_size=2**31)),
+        ("lightxml", "encoder/tokenizer_config.json", lambda c: c.update(model_max_length=float("-inf"))),
+        ("lightxml", "encoder/tokenizer_config.json", lambda c: c.update(model_max_length=-5)),
+        ("lightxml_ensemble", "manifest.json", lambda m: m.update(members=0)),
     ],
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(change, kind, file, function):

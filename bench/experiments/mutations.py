@@ -75,17 +75,23 @@ def _nn(name: str, *arguments: Any, **options: Any) -> Callable[[Path], None]:
     return make
 
 
-def _lightxml(folder: Path) -> None:
+def _lightxml(folder: Path, members: int = 0) -> None:
+    """A LightXML, or an ensemble of some."""
     sys.path.append(str(Path(__file__).parents[2] / "tests"))
     from reference import tiny_encoder
     from xmc_fast import nn
 
     _, Y = data()
     encoder = str(tiny_encoder.save(folder.with_suffix(".encoder"), TEXTS, layers=1, hidden=8))
-    nn.LightXML(
-        encoder, epochs=1, device="cpu", mode="clusters", max_leaf=2, bottleneck=4, layers=1, max_length=8,
-        batch_size=16,
-    ).fit(TEXTS, Y).save(folder)  # fmt: skip
+    single = [
+        nn.LightXML(
+            encoder, epochs=1, device="cpu", mode="clusters", max_leaf=2, bottleneck=4, layers=1, max_length=8,
+            batch_size=16, random_state=number,
+        )
+        for number in range(max(1, members))
+    ]  # fmt: skip
+    model = nn.LightXMLEnsemble(single) if members else single[0]
+    model.fit(TEXTS, Y).save(folder)
 
 
 # Kind -> what makes a folder of it. Names as in xmc_fast._folder.KINDS, with a suffix for further forms.
@@ -107,9 +113,13 @@ KINDS: dict[str, Callable[[Path], None]] = {
         "SparseClassifier", hidden=8, fan_in=4, device="cpu", output="head_tail", head=2, group_size=2
     ),
     "lightxml": _lightxml,
+    "lightxml_ensemble": functools.partial(_lightxml, members=2),
 }  # fmt: skip
-TEXT_KINDS = ("text_classifier", "lexical", "lightxml")
-NETWORKS = ("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml")
+TEXT_KINDS = ("text_classifier", "lexical", "lightxml", "lightxml_ensemble")
+NETWORKS = (
+    *("mach-network", "declare", "sparse_classifier", "sparse_classifier-groups", "lightxml"),
+    "lightxml_ensemble",
+)
 VERIFIED = (
     "sparse_model",
     "text",

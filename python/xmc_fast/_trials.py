@@ -73,7 +73,7 @@ class Data:
         else:
             x = features(X)
             self.X = sp.csr_matrix((x.data, x.indices, x.indptr), x.shape)
-            given = labels_of(y, n_rows=x.shape[0])
+            given = labels_of(y, "y", n_rows=x.shape[0])
             Y = sp.csr_matrix(
                 (np.ones(len(given.indices), np.float32), given.indices, given.indptr), given.shape
             )
@@ -204,7 +204,7 @@ class Log:
 
 def is_text(X: Any) -> bool:
     """Whether X is texts, not features."""
-    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
+    if sp.issparse(X) or (isinstance(X, np.ndarray) and (X.ndim != 1 or X.dtype.kind in "biuf")):
         return False
     return not (isinstance(X, (list, tuple)) and len(X) and not isinstance(X[0], (str, type(None))))
 

@@ -68,6 +68,19 @@ def dense_features(X: Any, name: str = "X", *, n_features: int | None = None) ->
     return x
 
 
+def numbers(values: Any, name: str, *, ndim: int | None = None) -> npt.NDArray[np.float64]:
+    """Real, finite numbers as a new float64 array, of so many dimensions if that is given."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if ndim is not None and array.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimension(s), got shape {array.shape}")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got {array[~np.isfinite(array)][0]}")
+    return array
+
+
 def fingerprint(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     """A hash of named arrays: names, types, shapes and bytes."""
     digest = hashlib.blake2b(digest_size=16)
@@ -111,6 +124,12 @@ def to_scipy(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> sp
     return matrix
 
 
+def matrix_of(c: Csr) -> sp.csr_matrix:
+    """Core arrays as scipy CSR float32, ones where they are binary."""
+    data = c.data if len(c.data) else np.ones(len(c.indices), np.float32)
+    return to_scipy(c.indptr, c.indices, data, c.shape)
+
+
 def transpose(c: Csr) -> Csr:
     """The CSR of the transpose (binary stays binary)."""
     data = c.data if len(c.data) else np.ones(len(c.indices), np.int8)
@@ -139,6 +158,8 @@ def valid_csr(M: Any, name: str) -> tuple[Any, bool]:
         raise ValueError(f"{name} must hold real numbers, got dtype {M.dtype}")
     if M.format == "csc":
         _check_compressed(M, name, M.shape[::-1])
+    elif M.format == "bsr":
+        _check_compressed(M, name, tuple(np.floor_divide(M.shape, M.blocksize).tolist()))
     elif M.format == "coo" and M.nnz:
         for index, size, what in ((M.row, M.shape[0], "row"), (M.col, M.shape[1], "column")):
             if index.min() < 0 or index.max() >= size:
@@ -156,7 +177,7 @@ def _check_compressed(M: Any, name: str, shape: tuple[int, ...]) -> bool:
     """Whether the indices of each row of M (of each column, with the shape turned round) ascend."""
     if M.indptr.shape != (shape[0] + 1,):
         raise ValueError(f"{name}.indptr has shape {M.indptr.shape}, expected ({shape[0] + 1},)")
-    if M.indices.shape != M.data.shape:
+    if M.indices.shape != M.data.shape[:1]:  # of blocks with format "bsr"
         raise ValueError(f"{name} has {len(M.indices)} indices but {len(M.data)} values")
     narrow = M.indices.dtype == np.int32
     indptr, indices = aligned(M.indptr, np.int64), aligned(M.indices, np.int32 if narrow else np.int64)

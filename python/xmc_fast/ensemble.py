@@ -329,7 +329,8 @@ def _are_texts(X: Any) -> bool:
         return True
     if isinstance(X, (list, tuple)):
         return any(isinstance(value, str) for value in X[:100])
-    return np.asarray(X).dtype.kind not in "biuf"
+    matrix = isinstance(X, np.ndarray) and X.ndim != 1
+    return not matrix and np.asarray(X).dtype.kind not in "biuf"
 
 
 def _model(fitted: Any) -> Any:

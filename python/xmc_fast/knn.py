@@ -29,7 +29,7 @@ class InnerProductIndex:
     """
 
     def __init__(self, rows: Any) -> None:
-        self._index = _core.KnnIndex(_dense(rows, "rows"))
+        self._index = _core.KnnIndex(_validate.dense_features(rows, "rows"))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class FaissIndex:
         except ModuleNotFoundError as error:
             raise ImportError("the faiss index needs faiss: pip install 'xmc-fast[faiss]'") from error
         self._faiss: Any = faiss
-        array = _dense(rows, "rows")
+        array = _validate.dense_features(rows, "rows")
         n, c = array.shape
         self.shape: tuple[int, int] = (int(n), int(c))
         cells = max(1, min(int(4 * n**0.5), n // 39))  # faiss requires 39 rows per cell
@@ -141,7 +141,7 @@ def recover_labels(
         )
     if ids.size and (ids.max() >= n or ids.min() < -1):
         raise ValueError(f"ids must be rows of Y (0 to {n - 1}, or -1), got {ids.min()} to {ids.max()}")
-    ids, weights = _validate.aligned(ids, np.int32), _validate.aligned(similarity, np.float32)
+    ids, weights = _validate.aligned(ids, np.int32), _validate.dense_features(similarity, "similarity")
     found_labels, scores, found = _core.recover_labels(ids, weights, labels, k, resolve_threads(n_jobs))
     keep = np.arange(k) < found[:, None]
     indptr = np.concatenate([[0], np.cumsum(found)])
@@ -151,17 +151,7 @@ def recover_labels(
 def _queries(queries: Any, q: int, features: int) -> npt.NDArray[np.float32]:
     if q < 1:
         raise ValueError(f"q must be at least 1, got {q}")
-    array = _dense(queries, "queries")
+    array = _validate.dense_features(queries, "queries")
     if array.shape[1] != features:
         raise ValueError(f"queries has {array.shape[1]} columns, the index has {features}")
-    return array
-
-
-def _dense(values: Any, name: str) -> npt.NDArray[np.float32]:
-    array = _validate.aligned(values, np.float32)
-    if array.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional, got shape {array.shape}")
-    if not np.isfinite(array).all():
-        row, col = np.argwhere(~np.isfinite(array))[0]
-        raise ValueError(f"{name} must be finite, got {array[row, col]} at row {row}, column {col}")
     return array

@@ -105,11 +105,13 @@ class Richards:
         """
         from scipy.optimize import least_squares
 
-        x = np.log1p(np.asarray(counts, np.float64))
+        x = np.log1p(np.maximum(_validate.numbers(counts, "counts", ndim=1), 0.0))
         p = checked(propensity, x.shape)
-        w = np.ones_like(x) if weights is None else np.sqrt(np.asarray(weights, np.float64))
-        if x.ndim != 1 or x.size < 5:
-            raise ValueError(f"a Richards curve needs at least 5 pairs, got shape {x.shape}")
+        w = np.ones_like(x) if weights is None else np.sqrt(_validate.numbers(weights, "weights", ndim=1))
+        if x.size < 5 or w.shape != x.shape:
+            raise ValueError(
+                f"a Richards curve needs at least 5 counts and as many weights, got {x.size} and {w.size}"
+            )
         bounds = ([1e-6, 1e-6, 1e-3, -20.0, 0.05], [1.0, 1.0, 20.0, 40.0, 20.0])
         best = None
         for mid in np.quantile(x, [0.25, 0.5, 0.75]):
@@ -226,7 +228,7 @@ def rebalancing_weights(counts: Any, beta: float) -> Floats:
     """
     if not 0 <= beta < 1:
         raise ValueError(f"beta must be in [0, 1), got {beta}")
-    counts = np.maximum(np.asarray(counts, np.float64), 1.0)
+    counts = np.maximum(_validate.numbers(counts, "counts", ndim=1), 1.0)
     weights: Floats = (1.0 - beta) / (1.0 - beta**counts)
     return weights
 
@@ -259,7 +261,7 @@ def surrogate_weights(
     >>> surrogate_weights([1.0, 0.5])
     array([1., 3.])
     """
-    p = checked(propensity, np.shape(propensity))
+    p = checked(_validate.numbers(propensity, "propensity", ndim=1), np.shape(propensity))
     weights = 2.0 / p - 1.0
     if beta is not None:
         if counts is None:
@@ -277,7 +279,7 @@ def surrogate_weights(
 
 def checked(p: Any, shape: tuple[int, ...], name: str = "propensity") -> Floats:
     """Propensities as float64 of this shape, in (0, 1], or ValueError."""
-    values = np.array(p, np.float64)
+    values = _validate.numbers(p, name)
     if values.shape != shape:
         raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
     if values.size and not (values.min() > 0 and values.max() <= 1):

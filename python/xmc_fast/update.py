@@ -22,7 +22,7 @@ from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, joined_repo
 from xmc_fast._problem import check_parameters, problem_of, seed_of, settings_of
 from xmc_fast._screen import added_loss
 from xmc_fast._state import FitState, state_of
-from xmc_fast._validate import Csr, dense_features, features, fingerprint, to_scipy
+from xmc_fast._validate import dense_features, features, fingerprint, matrix_of, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast.model import Block, SparseModel
 
@@ -120,18 +120,18 @@ def find_change(
     if (X is None) != (Y is None):
         raise ValueError("X and Y must be given together")
     n, n_labels = state.Y.shape
-    before = state.Y if old_labels is None else _matrix(labels_of(old_labels, "old_labels", n_rows=n))
+    before = state.Y if old_labels is None else matrix_of(labels_of(old_labels, "old_labels", n_rows=n))
     added = sp.csr_matrix((0, state.X.shape[1]), dtype=np.float32) if X is None else X
     if sp.issparse(state.X):
-        new_x: Any = _matrix(features(added))
+        new_x: Any = matrix_of(features(added))
     else:
-        given = added.toarray() if sp.issparse(added) else added
-        new_x = dense_features(given, n_features=state.X.shape[1]) if len(given) else np.asarray(given)
+        given = matrix_of(features(added)).toarray() if sp.issparse(added) else added
+        new_x = dense_features(given, n_features=state.X.shape[1])
     if new_x.shape[1] < state.X.shape[1]:
         raise ValueError(f"X has {new_x.shape[1]} columns, the model has {state.X.shape[1]}")
     new_y = sp.csr_matrix((0, before.shape[1]), dtype=np.float32)
     if Y is not None:
-        new_y = _matrix(labels_of(Y, n_rows=new_x.shape[0]))
+        new_y = matrix_of(labels_of(Y, n_rows=new_x.shape[0]))
     width = max(before.shape[1], new_y.shape[1])
     if width < n_labels or (Y is not None and new_y.shape[1] < n_labels):
         raise ValueError(f"Y has {new_y.shape[1]} labels, the model has {n_labels}")
@@ -364,11 +364,6 @@ def _kept(name: str, removed: Any, count: int) -> npt.NDArray[np.int64]:
     if len(given) and not 0 <= given[0] <= given[-1] < count:
         raise ValueError(f"{name} must be numbers from 0 to {count - 1}, got {given[0]} to {given[-1]}")
     return np.setdiff1d(np.arange(count), given)
-
-
-def _matrix(c: Csr) -> sp.csr_matrix:
-    data = np.ones(len(c.indices), np.float32) if not len(c.data) else c.data
-    return to_scipy(c.indptr, c.indices, data, c.shape)
 
 
 def _wide(matrix: Any, columns: int) -> sp.csr_matrix:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xmc_fast._validate import features, labels
+from xmc_fast._validate import features, labels, numbers
 
 TAIL = 5  # a tail label has at most this many points
 
@@ -36,7 +36,7 @@ def fit_power_law(counts: npt.ArrayLike) -> PowerLaw:
     >>> round(n1), round(beta, 6)
     (1000, 0.7)
     """
-    found = np.sort(np.asarray(counts, float).ravel())[::-1]
+    found = np.sort(numbers(counts, "counts", ndim=1))[::-1]
     found = found[found > 0]
     if len(found) < 2:
         return PowerLaw(float(found.sum()), 0.0)

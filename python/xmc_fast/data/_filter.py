@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_fast._validate import to_scipy
+from xmc_fast._validate import to_scipy, valid_csr
 from xmc_fast.data._ids import read_id_lines
 from xmc_fast.data._io import Path
 
@@ -93,7 +93,7 @@ def filter_labels(M: Any, pairs: Any) -> Any:
     >>> filter_labels(Y, sp.csr_matrix([[0, 1], [0, 0]])).toarray().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    matrix, drop = sp.csr_matrix(M), sp.csr_matrix(pairs)
+    (matrix, _), (drop, _) = valid_csr(M, "M"), valid_csr(pairs, "pairs")
     if matrix.shape != drop.shape:
         raise ValueError(f"pairs has shape {drop.shape}, expected that of M, {matrix.shape}")
     keep = ~np.isin(_keys(matrix), _keys(drop))
@@ -102,8 +102,8 @@ def filter_labels(M: Any, pairs: Any) -> Any:
 
 
 def _keys(matrix: Any) -> npt.NDArray[np.int64]:
-    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
-    keys: npt.NDArray[np.int64] = rows * matrix.shape[1] + matrix.indices
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr.astype(np.int64)))
+    keys: npt.NDArray[np.int64] = rows * matrix.shape[1] + matrix.indices.astype(np.int64)
     return keys
 
 

@@ -51,7 +51,7 @@ def as_labels(labels: Any, *, sep: str | None = None) -> Labels:
     [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     """
     if sp.issparse(labels) or (isinstance(labels, np.ndarray) and labels.ndim == 2):
-        y = binary(labels)
+        y = binary(labels, "labels")
         return Labels(None, to_scipy(y.indptr, y.indices, np.ones(len(y.indices), np.float32), y.shape))
     if isinstance(labels, (str, bytes)):
         raise ValueError(f"labels must be a sequence with one item per row, got the string {labels!r:.40}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,13 +96,15 @@ def read_npz(x_path: Path, y_path: Path) -> Matrices:
 
 
 def _load_npz(path: Path) -> Any:
-    try:
-        with open(path, "rb") as file:
+    with open(path, "rb") as file:
+        try:
             return sp.load_npz(file)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{file_name(path)}: a matrix saved by scipy.sparse.save_npz expected: {error}"
-        ) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged zip is anything, from KeyError to NotImplementedError
+            raise ValueError(
+                f"{file_name(path)}: a matrix saved by scipy.sparse.save_npz expected: {error}"
+            ) from None
 
 
 def _label_matrix(sizes: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], n_labels: int | None) -> Any:

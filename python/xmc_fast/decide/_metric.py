@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
+from xmc_fast._validate import numbers, valid_csr
 from xmc_fast.decide._candidates import column_sums, from_torch, probabilities
 from xmc_fast.propensity import checked
 
@@ -148,9 +149,7 @@ def _label_weights(name: str, propensity: Any, weights: Any) -> Floats:
     given, option = (propensity, "propensity") if name == "psp" else (weights, "weights")
     if given is None:
         raise ValueError(f"{name} needs {option}=: metric({name!r}, {option}=...), one number per label")
-    values = np.array(given, np.float64)
-    if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(f"{option} must be a finite vector, one number per label, got shape {values.shape}")
+    values = numbers(given, option, ndim=1)
     return 1.0 / checked(values, values.shape) if name == "psp" else values
 
 
@@ -234,7 +233,7 @@ def expected_utility(proba: Any, predictions: Any, metric: AnyMetric, *, k: int 
     m = to_metric(metric)
     eta = probabilities(proba, 0, 1)
     n, labels = eta.shape
-    chosen = sp.csr_matrix(from_torch(predictions))
+    chosen, _ = valid_csr(from_torch(predictions), "predictions")
     if chosen.shape != (n, labels):
         raise ValueError(f"predictions has shape {chosen.shape}, proba has {eta.shape}")
     chosen = sp.csr_matrix((np.ones(chosen.nnz), chosen.indices, chosen.indptr), shape=chosen.shape)

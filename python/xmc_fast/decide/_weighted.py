@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import aligned
+from xmc_fast._validate import numbers
 from xmc_fast.decide._candidates import check_k, choices, from_torch, probabilities
 from xmc_fast.propensity import checked
 
@@ -55,9 +55,9 @@ def weighted_topk(proba: Any, gains: Any, k: int = 5, *, n_jobs: int | None = No
 
 
 def _vector(name: str, values: Any, n_labels: int) -> Floats:
-    vector = aligned(from_torch(values), np.float64)
-    if vector.shape != (n_labels,) or not np.isfinite(vector).all():
-        raise ValueError(f"{name} must be a finite vector of {n_labels} labels, got shape {vector.shape}")
+    vector = numbers(from_torch(values), name, ndim=1)
+    if len(vector) != n_labels:
+        raise ValueError(f"{name} has {len(vector)} entries, expected {n_labels} (one per label)")
     return vector
 
 
@@ -85,11 +85,11 @@ def propensity_gains(propensity: npt.ArrayLike) -> Floats:
     >>> propensity_gains([0.5, 1.0])
     array([2., 1.])
     """
-    return 1.0 / checked(propensity, np.shape(propensity))
+    return 1.0 / checked(numbers(propensity, "propensity", ndim=1), np.shape(propensity))
 
 
 def _counts(label_counts: npt.ArrayLike) -> Floats:
-    counts = np.asarray(label_counts, np.float64)
-    if counts.ndim != 1 or not np.isfinite(counts).all() or (counts < 0).any():
-        raise ValueError(f"label_counts must be a vector of numbers ≥ 0, got shape {counts.shape}")
+    counts = numbers(label_counts, "label_counts", ndim=1)
+    if (counts < 0).any():
+        raise ValueError(f"label_counts must be at least 0, got {counts.min()}")
     return counts

@@ -15,7 +15,7 @@ from xmc_fast._folder import ModelFormatError
 from xmc_fast._progress import progress
 from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, aligned, features, labels
+from xmc_fast._validate import Csr, dense_features, features, labels
 from xmc_fast.declare._estimator import CompressedLabels
 from xmc_fast.declare._products import Operator
 from xmc_fast.model import OneRow
@@ -57,8 +57,8 @@ def ridge(
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, got {alpha}")
     x = _with_ones(features(X))
-    targets = aligned(Z, np.float32)
-    if targets.ndim != 2 or len(targets) != x.shape[0]:
+    targets = dense_features(Z, "Z")
+    if len(targets) != x.shape[0]:
         raise ValueError(f"Z must have shape ({x.shape[0]}, c), got {targets.shape}")
     operator = Operator(x, 1 << 16, resolve_threads(n_jobs))
     penalty = np.full((x.shape[1], 1), alpha, np.float32)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from xmc_fast import _core
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import features, labels, to_scipy, transpose
+from xmc_fast._validate import dense_features, features, labels, to_scipy, transpose
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._scaling import row_scales, scaled_labels
 
@@ -114,7 +114,7 @@ def neighbour_embedding(
     ((4, 2), True)
     """
     omega = neighbour_pairs(Y, neighbours, label_scaling=label_scaling, n_jobs=n_jobs)
-    problem = _Problem(omega, np.ascontiguousarray(start, np.float32), penalty, resolve_threads(n_jobs))
+    problem = _Problem(omega, dense_features(start, "start"), penalty, resolve_threads(n_jobs))
     Z = problem.Z0
     loss, gradient = problem.evaluate(Z)
     losses = [loss]
@@ -143,6 +143,8 @@ class _Problem:
     def __init__(self, omega: sp.csr_matrix, Z0: Float, penalty: float, threads: int) -> None:
         if omega.shape[0] != len(Z0):
             raise ValueError(f"start has {len(Z0)} rows, Y has {omega.shape[0]}")
+        if not Z0.shape[1]:
+            raise ValueError("start must have at least one column, got none")
         self.omega, self.Z0, self.penalty, self.threads = omega, Z0, penalty, threads
         self.rows = np.repeat(np.arange(omega.shape[0]), np.diff(omega.indptr))
         self.outside = self._pairs(Z0)  # (Z₀Z₀ᵀ) on Ω

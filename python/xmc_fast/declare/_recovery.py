@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import knn
-from xmc_fast._validate import labels, to_scipy
+from xmc_fast._validate import dense_features, labels, to_scipy
 from xmc_fast.declare._neighbour import neighbour_embedding
 from xmc_fast.declare._svd import truncated_svd
 
@@ -83,7 +83,7 @@ class LabelRecovery:
             raise ValueError(f'search must be "exact" or "faiss", got {search!r}')
         if isinstance(neighbours, float) or not 1 <= neighbours < 2**31:
             raise ValueError(f"neighbours must be an integer from 1, got {neighbours!r}")
-        self.Z = np.ascontiguousarray(Z, np.float32)
+        self.Z = dense_features(Z, "Z")
         self.Y = labels(Y, n_rows=len(self.Z))
         self.neighbours = neighbours
         rows = self.Z
@@ -98,6 +98,7 @@ class LabelRecovery:
     def predict(self, z: Any, k: int = 5, *, n_jobs: int | None = None) -> sp.csr_matrix:
         """(m, L) CSR of the k best labels of each row of z (m, c), best first. A row whose neighbours carry
         fewer than k labels has fewer entries."""
+        z = dense_features(z, "z", n_features=self.Z.shape[1])
         ids, similarity = self.index.search(z, self.neighbours, n_jobs=n_jobs)
         matrix = to_scipy(self.Y.indptr, self.Y.indices, np.ones(len(self.Y.indices), np.bool_), self.Y.shape)
         return knn.recover_labels(ids, similarity, matrix, k, n_jobs=n_jobs)

@@ -77,6 +77,8 @@ def predict(
     >>> predict("threading", model, np.array([[2.0, 0.0], [0.0, 1.0]]), k=1).indices
     array([0, 1], dtype=int32)
     """
+    if k < 0:
+        raise ValueError(f"k must be at least 0, got {k}")
     x = features(X, n_features=model.n_features)
     arrays: Arrays = {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.data}
     if proba:

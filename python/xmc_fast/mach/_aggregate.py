@@ -51,13 +51,16 @@ def aggregate_topk(
     """
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
-    p, table = aligned(p, np.float32), aligned(table, np.uint16)
+    p, table = np.asarray(p), np.asarray(table)
+    if p.dtype.kind not in "biuf" or table.dtype.kind not in "iu":
+        raise ValueError(f"p must hold real numbers and table integers, got {p.dtype} and {table.dtype}")
     if p.ndim != 3 or table.ndim != 2 or p.shape[0] != table.shape[0]:
         raise ValueError(f"p must be (R, n, B) and table (R, L), got {p.shape} and {table.shape}")
     if not 1 <= k <= table.shape[1]:
         raise ValueError(f"k must be in 1..{table.shape[1]}, got {k}")
-    if table.size and int(table.max()) >= p.shape[2]:
-        raise ValueError(f"table has bucket {int(table.max())}, p has {p.shape[2]} buckets")
+    if table.size and not 0 <= int(table.min()) <= int(table.max()) < p.shape[2]:
+        raise ValueError(f"table has buckets {table.min()} to {table.max()}, p has {p.shape[2]} buckets")
+    p, table = aligned(p, np.float32), aligned(table, np.uint16)
     threads, kind = resolve_threads(n_jobs), AGGREGATES[aggregate]
     if top_buckets is None:
         ids, scores = _core.mach_topk(p, table, kind, int(k), threads)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast import _core
-from xmc_fast._validate import Csr, aligned, labels, to_scipy, valid_csr
+from xmc_fast._validate import Csr, aligned, labels, numbers, to_scipy, valid_csr
 from xmc_fast.propensity import checked
 
 Floats = npt.NDArray[np.float64]
@@ -36,27 +36,27 @@ class LabelBins(NamedTuple):
     group: npt.NDArray[np.int32]  # L
 
 
-def truth_and_scores(Y_true: Any, pred: Any, n_labels: int | None) -> tuple[Csr, Any]:
+def truth_and_scores(Y_true: Any, pred: Any, n_labels: int | None, name: str = "pred") -> tuple[Csr, Any]:
     """The truth, and the predictions as CSR, floats or integer ids, both with the same number of labels."""
     truth = labels(Y_true, "Y_true")
     if sp.issparse(pred):
-        pred, _ = valid_csr(pred, "pred")
+        pred, _ = valid_csr(pred, name)
         dtype = np.float32 if pred.dtype == np.float32 else np.float64
         arrays = (aligned(pred.indptr, np.int64), aligned(pred.indices, np.int32), aligned(pred.data, dtype))
         pred = Csr(*arrays, (int(pred.shape[0]), int(pred.shape[1])))
     else:
         pred = np.asarray(pred)
         if pred.ndim != 2:
-            raise ValueError(f"pred must be two-dimensional, got shape {pred.shape}")
+            raise ValueError(f"{name} must be two-dimensional, got shape {pred.shape}")
         if pred.dtype.kind not in "iufb":
-            raise ValueError(f"pred must hold label ids (integers) or scores (floats), got {pred.dtype}")
+            raise ValueError(f"{name} must hold label ids (integers) or scores (floats), got {pred.dtype}")
     if pred.shape[0] != truth.shape[0]:
-        raise ValueError(f"pred has {pred.shape[0]} rows, Y_true has {truth.shape[0]}")
+        raise ValueError(f"{name} has {pred.shape[0]} rows, Y_true has {truth.shape[0]}")
     is_ids = not isinstance(pred, Csr) and pred.dtype.kind in "iu"
     width = max([truth.shape[1]] if is_ids else [truth.shape[1], pred.shape[1]])
     if n_labels is None and not is_ids and pred.shape[1] != truth.shape[1]:
         raise ValueError(
-            f"pred has shape {tuple(pred.shape)}, Y_true has {truth.shape}: pass n_labels={width} if the missing"
+            f"{name} has shape {tuple(pred.shape)}, Y_true has {truth.shape}: pass n_labels={width} if the missing"
             " labels are the last ones (label ids are passed as integers)"
         )
     if n_labels is not None and n_labels < width:
@@ -77,6 +77,7 @@ def ranked(
 ) -> Ranked:
     """Check everything once, rank, match; only the first ``k`` ranks are kept."""
     truth, pred = truth_and_scores(Y_true, pred, n_labels)
+    k = min(k, max(1, pred.shape[1]))  # a list is no longer than that
     pairs = _filter_pairs(label_filter, truth.shape)
     if pairs is not None:
         truth = _without(truth, pairs)
@@ -143,6 +144,8 @@ def cutoffs(k: Any) -> tuple[list[int], npt.NDArray[np.int64] | None]:
         raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}") from None
     if not given or min(given) < 1:
         raise ValueError(f"k must be a positive integer or a sequence of them, got {k!r}")
+    if max(given) > np.iinfo(np.int32).max:
+        raise ValueError(f"k must be at most {np.iinfo(np.int32).max}, got {max(given)}")
     ks, where = np.unique(given, return_inverse=True)
     return [int(each) for each in ks], None if np.ndim(k) == 0 else where
 
@@ -185,10 +188,8 @@ def frequency_bins(
     if sp.issparse(counts) or np.ndim(counts) == 2:
         counts = labels(counts, "counts")
         counts = np.bincount(counts.indices, minlength=counts.shape[1])
-    counts = np.asarray(counts)
+    counts = numbers(counts, "counts", ndim=1)
     limits = np.asarray(edges)
-    if counts.ndim != 1 or counts.dtype.kind not in "iuf":
-        raise ValueError(f"counts must be one number per label, got shape {counts.shape}")
     if limits.ndim != 1 or limits.size == 0 or np.any(np.diff(limits) <= 0):
         raise ValueError(f"edges must be ascending counts, got {list(edges)}")
     if names is None:

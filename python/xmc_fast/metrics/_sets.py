@@ -150,7 +150,7 @@ def suggest(Y_true: Any, proba: Any, *, n_labels: int | None = None, n_jobs: int
     >>> found.k, found.threshold, found.micro_f1_at_threshold
     (2, 0.5, 1.0)
     """
-    truth, scores = truth_and_scores(Y_true, proba, n_labels)
+    truth, scores = truth_and_scores(Y_true, proba, n_labels, "proba")
     if not isinstance(scores, Csr):
         scores = _all_entries(scores)
     longest = max(int(np.diff(scores.indptr).max(initial=0)), 1)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, aligned, features, to_scipy
+from xmc_fast._validate import Csr, aligned, features, to_scipy, valid_csr
 from xmc_fast.model._storage import Block
 
 PAD = 128  # labels: csrc reads calibrations in whole tiles or strips
@@ -46,15 +46,14 @@ def one_row(x: Any, n_features: int) -> Csr:
         if row.shape[0] != 1:
             raise ValueError(f"x must be one row, got {row.shape[0]}")
         return row
-    columns = aligned(x[0], np.int32)
-    values = aligned(x[1], np.float32)
+    columns, values = aligned(x[0], np.int64), aligned(x[1], np.float32)
     if columns.ndim != 1 or columns.shape != values.shape:
         raise ValueError(f"x must be a pair of equal length, got {columns.shape} and {values.shape}")
     if len(columns) and (columns[0] < 0 or columns[-1] >= n_features or (np.diff(columns) <= 0).any()):
         raise ValueError(f"columns of x must be ascending and in [0, {n_features})")
     if not np.isfinite(values).all():
         raise ValueError("values of x must be finite")
-    return Csr(np.array([0, len(columns)], np.int64), columns, values, (1, n_features))
+    return Csr(np.array([0, len(columns)], np.int64), columns.astype(np.int32), values, (1, n_features))
 
 
 def top_csr(ids: Any, scores: Any, rows: int, n_labels: int) -> sp.csr_matrix:
@@ -110,6 +109,7 @@ def merge_topk(
     for position, (P, start) in enumerate(zip(predictions, starts, strict=True)):
         if not sp.issparse(P) or P.format != "csr":
             raise ValueError(f"predictions[{position}] must be scipy CSR, got {type(P).__name__}")
+        P, _ = valid_csr(P, f"predictions[{position}]")
         if P.shape[0] != rows:
             raise ValueError(f"predictions[{position}] has {P.shape[0]} rows, predictions[0] has {rows}")
         if first_labels is None and P.shape[1] != predictions[0].shape[1]:

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from xmc_fast import _core, _folder
 from xmc_fast._folder import ModelFormatError
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import aligned, to_scipy
+from xmc_fast._validate import aligned, to_scipy, valid_csr
 from xmc_fast.model._form import Form
 from xmc_fast.model._tensors import Tensors, checksum
 
@@ -91,12 +91,12 @@ class Block:
         """Take a scipy matrix; columns are sorted and made unique, values become float32 (or ``dtype``)."""
         if not sp.issparse(weights) or weights.ndim != 2:
             raise ValueError(f"weights must be a two-dimensional scipy sparse matrix, got {type(weights)}")
-        matrix = weights.tocsr()
-        if matrix.dtype.kind not in "biuf":
-            raise ValueError(f"weights must hold real numbers, got dtype {matrix.dtype}")
-        if not matrix.has_canonical_format:
+        matrix, canonical = valid_csr(weights, "weights")
+        if not canonical:
             matrix = matrix.copy()
             matrix.sum_duplicates()
+        if not np.isfinite(matrix.data).all():
+            raise ValueError("weights must be finite, got NaN or inf")
         return Block(
             int(first_label),
             int(matrix.shape[1]),

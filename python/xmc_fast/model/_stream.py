@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmc_fast._files import atomic_path
 from xmc_fast._progress import progress
-from xmc_fast._validate import to_scipy
+from xmc_fast._validate import to_scipy, valid_csr
 from xmc_fast.data import iter_xmc
 
 Path = str | os.PathLike[str]
@@ -71,6 +71,7 @@ def write_predictions(out: Path, predictions: sp.csr_matrix) -> None:
 
     Scores have as many digits as a float32 needs: reading them back gives the same bits.
     """
+    predictions, _ = valid_csr(predictions, "predictions")
     step = 1 << 16
     write_pieces(out, (predictions[i : i + step] for i in range(0, predictions.shape[0], step)))
 
@@ -91,7 +92,9 @@ def read_predictions(path: Path, n_labels: int) -> sp.csr_matrix:
                     raise ValueError(f"{path}:{number}: label below {n_labels} expected, got {token!r}")
             indptr.append(len(ids))
     shape = (len(indptr) - 1, n_labels)
-    return to_scipy(np.array(indptr, np.int64), np.array(ids, np.int32), np.array(scores, np.float32), shape)
+    with np.errstate(over="ignore"):
+        values = np.array(scores, np.float64).astype(np.float32)
+    return to_scipy(np.array(indptr, np.int64), np.array(ids, np.int32), values, shape)
 
 
 def _write_rows(file: IO[bytes], top: sp.csr_matrix) -> None:

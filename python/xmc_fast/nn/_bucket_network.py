@@ -186,4 +186,4 @@ class BucketNetwork(BaseEstimator):  # type: ignore[misc]
 
 
 def _targets(Y: Any) -> sp.csr_matrix:
-    return Y if sp.issparse(Y) else sp.csr_matrix(np.asarray(Y))
+    return to_scipy(*features(Y, "Y"))

@@ -92,6 +92,8 @@ class Declare(NeuralEstimator, CompressedLabels):
         """
         x = features(X)
         y = labels(Y, n_rows=x.shape[0])
+        if not y.shape[1]:
+            raise ValueError("Y must have at least one label, got none")
         self.n_features_in_, self.n_labels_ = x.shape[1], y.shape[1]
         targets = self._compress(Y)
         self.network_ = self._network(int(targets.shape[1]))

@@ -143,14 +143,7 @@ def dense_or_csr(X: Any, n_features: int | None = None) -> Any:
     """Dense float32 as it is, sparse as CSR; finite, with the right number of columns."""
     if sp.issparse(X):
         return _validate.to_scipy(*_validate.features(X, n_features=n_features))
-    x = np.ascontiguousarray(X, np.float32)
-    if x.ndim != 2:
-        raise ValueError(f"X must be two-dimensional, got shape {x.shape}")
-    if not np.isfinite(x).all():
-        raise ValueError("X must be finite, got NaN or inf")
-    if n_features is not None and x.shape[1] != n_features:
-        raise ValueError(f"X has {x.shape[1]} columns, expected {n_features}")
-    return x
+    return _validate.dense_features(X, n_features=n_features)
 
 
 def unit_variance_norm(x: Any) -> float:

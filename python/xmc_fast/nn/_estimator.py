@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
+from xmc_fast._validate import dense_features, features, to_scipy
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.nn import schedule as schedules
 from xmc_fast.nn.train import Callback, Optimizers, Trainer
@@ -115,8 +116,8 @@ def one_row(x: Any, n_features: int) -> Any:
         return [x]
     if isinstance(x, tuple):
         columns, values = np.asarray(x[0], np.int64), np.asarray(x[1], np.float32)
-        return sp.csr_matrix((values, columns, [0, len(columns)]), (1, n_features))
-    return x if sp.issparse(x) else np.atleast_2d(x)
+        x = sp.csr_matrix((values, columns, [0, len(columns)]), (1, n_features))
+    return to_scipy(*features(x, "x")) if sp.issparse(x) else dense_features(np.atleast_2d(x), "x")
 
 
 def module_bytes(module: nn.Module, *, trained: bool = False) -> int:

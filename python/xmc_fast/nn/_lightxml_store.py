@@ -111,6 +111,8 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     config = AutoConfig.from_pretrained(place, **local)
     tokenizer = AutoTokenizer.from_pretrained(place, **local)
     encoder = Encoder(_encoder(config, state), tokenizer)
+    if (limit := encoder.max_length) is not None:
+        count(limit, "model_max_length", 3)
     model.order_ = order.astype(np.int32, copy=False)
     model.tokenizer_ = tokenizer
     model.history_ = manifest["history"]

@@ -203,7 +203,7 @@ class CsrBatches:
             y = _validate.features(Y, "Y")
             self._y = _validate.to_scipy(*y)
         elif Y is not None:
-            self._y = np.ascontiguousarray(Y, np.float32)
+            self._y = _validate.dense_features(Y, "Y")
         if self._y is not None and self._y.shape[0] != x.shape[0]:
             raise ValueError(f"Y has {self._y.shape[0]} rows, expected {x.shape[0]}")
         self.n = x.shape[0]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from xmc_fast import decide
+from xmc_fast._validate import labels, matrix_of, numbers, valid_csr
 from xmc_fast.plots._axes import axes, finish
 
 
@@ -50,14 +51,17 @@ def plot_tradeoff(
     'precision@3'
     """
     ax = axes(ax)
-    truth = proba if Y is None else Y
+    proba, _ = valid_csr(proba, "proba")
+    truth = proba if Y is None else matrix_of(labels(Y))
 
     def measure(prediction: Any) -> tuple[float, float]:
         values = (decide.expected_utility(truth, prediction, m, k=k) for m in ("precision", metric))
         x, y = values
         return x, y
 
-    counts = _expected_counts(proba) if label_counts is None else np.asarray(label_counts, np.float64)
+    counts = (
+        _expected_counts(proba) if label_counts is None else numbers(label_counts, "label_counts", ndim=1)
+    )
     n = proba.shape[0]
     curve = [
         measure(decide.bca(proba, decide.mix(lambda_, metric), k, n_jobs=n_jobs)[0]) for lambda_ in lambdas

@@ -10,7 +10,7 @@ import numpy as np
 from xmc_fast._validate import labels
 from xmc_fast.data import fit_power_law
 from xmc_fast.plots._axes import axes, finish
-from xmc_fast.propensity import PRESETS, PropensityModel
+from xmc_fast.propensity import PRESETS, PropensityModel, checked
 
 
 def label_distribution(Y: Any, ax: Any = None, *, name: str = "labels") -> Any:
@@ -71,9 +71,7 @@ def plot_propensity(
     y = labels(Y)
     counts = np.bincount(y.indices, minlength=y.shape[1])
     if propensity is not None:
-        p = np.asarray(propensity, np.float64)
-        if p.shape != counts.shape:
-            raise ValueError(f"propensity has shape {p.shape}, expected {counts.shape}")
+        p = checked(propensity, counts.shape)
         ax.plot(np.maximum(counts, 0.5), p, ".", ms=3, alpha=0.5, label="given")
     grid = np.unique(np.round(np.geomspace(1, max(int(counts.max(initial=1)), 2), 200)))
     for name, model in (PRESETS if models is None else models).items():

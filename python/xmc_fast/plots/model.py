@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xmc_fast._validate import labels
+from xmc_fast._validate import labels, matrix_of
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel, is_relevant, weight_counts
 from xmc_fast.plots._axes import axes, finish
@@ -59,11 +59,11 @@ def pruning_curve(
     ['P@1', 'P@3', 'P@5']
     """
     ax = axes(ax)
-    precision, size = [], []
+    truth, precision, size = matrix_of(labels(Y)), [], []
     for delta in deltas:
         pruned = model.prune(delta)
         top = pruned.predict(X, max(k), n_jobs=n_jobs)
-        precision.append([100 * float(precision_at_k(Y, top, cut)) for cut in k])
+        precision.append([100 * float(precision_at_k(truth, top, cut)) for cut in k])
         size.append(pruned.nbytes / 1e6)
     for cut, values in zip(k, np.transpose(precision), strict=True):
         ax.plot(deltas, values, marker="o", label=f"P@{cut}")
