@@ -206,6 +206,22 @@ def test_duplicate_labels():
     assert sizes(tree).tolist() == [3, 3, 3, 3]
 
 
+def test_duplicates_of_some_labels():
+    """Three vectors that many labels share: one cut divides at most one of the three, and there by the id."""
+    rng = np.random.default_rng(0)
+    for n in range(6, 70):
+        kind = rng.integers(0, 3, n)
+        X = sp.csr_matrix(rng.random((3, 7)), dtype=np.float32)
+        tree = cluster.label_tree(X, np.eye(3)[:, kind], max_leaf=(n + 1) // 2)
+        assert tree.n_clusters == 2
+        divided = 0
+        for which in range(3):
+            labels = tree.cluster[kind == which]
+            assert (np.diff(labels) <= 0).all() or (np.diff(labels) >= 0).all()
+            divided += len(set(labels.tolist())) > 1
+        assert divided <= 1
+
+
 def test_matrix():
     X, Y = problem(50, 20, 30)
     tree = cluster.label_tree(X, Y, max_leaf=8)

@@ -125,6 +125,34 @@ XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
 }
 #undef XMC_VI
 
+#elif defined(XMC_SIMD_IS_neon)
+
+using vi = int32x4_t;
+XMC_INLINE vi zero_vi() {
+  return vdupq_n_s32(0);
+}
+XMC_INLINE vf to_float(vi a) {
+  return {vcvtq_f32_s32(a)};
+}
+XMC_INLINE vi negative(vi a) {
+  return vnegq_s32(a);
+}
+// Products of integers of at most 127: two of them fit 16 bits.
+template <bool>
+XMC_INLINE void add_four(const int8_t* byte, const Four& f, vi* acc) {
+  for (int j = 0; j < 4; j += 2) {
+    const int8x16_t w = vld1q_s8(byte + f.slot[j] * kTile), v = vld1q_s8(byte + f.slot[j + 1] * kTile);
+    const int8x16_t a = vdupq_n_s8(static_cast<int8_t>(f.a[j]));
+    const int8x16_t b = vdupq_n_s8(static_cast<int8_t>(f.a[j + 1]));
+    const int16x8_t low = vmlal_s8(vmull_s8(vget_low_s8(w), vget_low_s8(a)), vget_low_s8(v), vget_low_s8(b));
+    const int16x8_t high = vmlal_high_s8(vmull_high_s8(w, a), v, b);
+    acc[0] = vaddw_s16(acc[0], vget_low_s16(low));
+    acc[1] = vaddw_high_s16(acc[1], low);
+    acc[2] = vaddw_s16(acc[2], vget_low_s16(high));
+    acc[3] = vaddw_high_s16(acc[3], high);
+  }
+}
+
 #else
 
 struct vi {

@@ -62,7 +62,7 @@ set(CMAKE_OSX_SYSROOT "")
 set(CMAKE_OSX_DEPLOYMENT_TARGET "")
 set(CMAKE_INSTALL_NAME_TOOL true)
 END
-cmake -S "$root" -B "$folder/build" -G Ninja -DXMC_WERROR=ON -DXMC_CUDA=OFF -DXMC_OPTIMIZE=-O1 -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
+cmake -S "$root" -B "$folder/build" -G Ninja -DXMC_WERROR=ON -DXMC_CUDA=OFF -DXMC_OPTIMIZE="${XMC_OPTIMIZE:--O1}" -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" \
   -DPython_EXECUTABLE="$(command -v python)" -DPython_INCLUDE_DIR="$folder/include" \
   -DPYTHON_MODULE_EXTENSION="$suffix" ${options[@]+"${options[@]}"} >"$folder/configure.log"
