@@ -333,7 +333,7 @@ def test_small_shapes(shape, name):
         (lambda: decide.bca([[0.5, 0.1]], lambda t, q, p, n: 1.0, 1), "must return an array of shape"),
         (lambda: decide.bca([[0.5, 0.1]], lambda t, q, p, n: t / q, 1), "finite"),
         (lambda: decide.mix(1.5, "macro-f1"), "lambda_"),
-        (lambda: decide.weighted_topk([[0.5, 0.1]], [1.0], 1), "vector of 2 labels"),
+        (lambda: decide.weighted_topk([[0.5, 0.1]], [1.0], 1), "gains a has 1 entries, expected 2"),
         (lambda: decide.weighted_topk([[0.5, 0.1]], [1.0, np.inf], 1), "finite"),
         (lambda: decide.FrankWolfe("macro-f1", 1).fit([[0.5, 0.1]], [[1]]), "expected 2"),
         (lambda: decide.FrankWolfe("macro-f1", 1, shrinkage=-1).fit([[0.5, 0.1]]), "shrinkage"),

@@ -432,7 +432,7 @@ FORBIDDEN = re.compile(
 )
 ALLOWED = {
     (path, "pickle.loads("): "what the driver of an engine sent to its own workers, see SECURITY.md"
-    for path in ("engine/_work.py", "mach/_engine.py", "tree/_rows.py")
+    for path in ("engine/_work.py", "_row_ranges.py")
 }
 
 

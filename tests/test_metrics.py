@@ -342,7 +342,7 @@ def test_wrong_options_are_refused():
         ({"labels": "some"}, "labels must be"),
         ({"propensity": [1.0, 0.5]}, r"propensity has shape \(2,\), expected \(40,\)"),
         ({"propensity": np.zeros(40)}, r"propensity must be in \(0, 1\]"),
-        ({"propensity": np.full(40, np.nan)}, r"propensity must be in \(0, 1\]"),
+        ({"propensity": np.full(40, np.nan)}, "propensity must be finite, got nan"),
         ({"bins": np.zeros(3)}, "bins has shape"),
         ({"bootstrap": -1}, "bootstrap must be"),
         ({"metrics": ["psp"]}, "PSP and PSnDCG need propensity"),

@@ -210,7 +210,7 @@ def test_size_and_loss_are_held():
     assert 100 * np.mean(first == Y.indices[::5]) >= 100 - 1.5 - 1
     with pytest.raises(ValueError, match="together"):
         model.compress(X)
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="weights must be finite"):
         SparseModel(sp.csr_matrix(np.array([[np.inf]]))).compress()
 
 

@@ -85,19 +85,18 @@ def test_empty_sizes():
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_ties_and_missing(simd, kind):
-    """Equal scores go by the lower label; a NaN weight ranks its label last, an infinite one works."""
+    """Equal scores go by the lower label; a NaN weight of a damaged file ranks its label last, an infinite one works."""
     labels = 200
     W = np.zeros((labels, 40), np.float32)
     if kind == "dense":
         W[:, 0] = 1
-        W[[7, 100], 0] = 2
-        W[3, 0], W[150, 0], W[151, 0] = np.nan, np.inf, -np.inf
-        finite = [7, 100, 0, 1]
-    else:
-        W[[7, 100], 0] = 2
-        W[3, 0], W[150, 0], W[151, 0] = np.nan, np.inf, -np.inf
-        finite = [7, 100, 0, 1]
+    W[[7, 100], 0] = 2
+    finite = [7, 100, 0, 1]
+    W[3, 0], W[150, 0], W[151, 0] = 31, 32, 33
     model = SparseModel(sp.csr_matrix(W))
+    weights = model.blocks[0].data
+    for placeholder, value in ((31, np.nan), (32, np.inf), (33, -np.inf)):
+        weights[weights == placeholder] = value
     x = np.zeros((1, 40))
     x[0, 0] = 1
     top = model.predict(x, labels)
