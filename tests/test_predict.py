@@ -85,7 +85,7 @@ def test_empty_sizes():
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_ties_and_missing(simd, kind):
-    """Equal scores go by the lower label; a NaN weight of a damaged file ranks its label last, an infinite one works."""
+    """Equal scores go by the lower label; a NaN weight of a damaged file ranks last, an infinite one works."""
     labels = 200
     W = np.zeros((labels, 40), np.float32)
     if kind == "dense":

@@ -46,7 +46,11 @@ def test_estimate_takes_models_numbers_and_vectors():
         propensity.estimate(Y, "netflix")
     with pytest.raises(ValueError, match=r"p has shape \(3,\), expected \(2,\)"):
         propensity.estimate(Y, Vector([1, 1, 1]))
-    for bad, message in ((0.0, r"must be in \(0, 1\]"), (1.5, r"must be in \(0, 1\]"), (np.nan, "must be finite")):
+    for bad, message in (
+        (0.0, r"must be in \(0, 1\]"),
+        (1.5, r"must be in \(0, 1\]"),
+        (np.nan, "must be finite"),
+    ):
         with pytest.raises(ValueError, match=message):
             propensity.estimate(Y, bad)
 
