@@ -33,6 +33,7 @@ from xmc_fast.engine import _run
 from xmc_fast.linear import OneVsAll
 from xmc_fast.mach import Mach
 from xmc_fast.model import SparseModel
+from xmc_fast.tree import LabelTree
 
 cloudpickle = pytest.importorskip("cloudpickle")
 resource = pytest.importorskip("resource")  # not on Windows
@@ -333,6 +334,21 @@ def test_mach_trains_repetitions_with_the_same_bytes(cluster, tmp_path):
     for top in (stored.predict(X, 4, engine=engines.connect(cluster.client)), returned.predict(X, 4)):
         for part in ("indptr", "indices", "data"):
             np.testing.assert_array_equal(getattr(top, part), getattr(want, part))
+
+
+def test_label_tree_has_the_bytes_of_one_process(cluster, tmp_path):
+    cluster.ready()
+    options = {"max_leaf": 8, "branching": 4, "max_first": 12, "matched": 2, "n_trees": 2, "n_jobs": 1}
+    connected = engines.connect(cluster.client)
+    want = LabelTree(**options).fit(X, Y, checkpoint=tmp_path / "one")
+    stored = LabelTree(**options).fit(X, Y, checkpoint=tmp_path / "many", engine=connected)
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    LabelTree(**options).fit(X, Y, engine=connected).save(tmp_path / "returned")
+    for name, written in contents(tmp_path / "returned").items():
+        assert written == (tmp_path / "one" / name).read_bytes(), name
+    here, there = want.predict(X, 7), stored.predict(X, 7, engine=connected)
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(there, part), getattr(here, part))
 
 
 def test_prediction_over_label_shards(cluster, tmp_path):

@@ -15,9 +15,10 @@ import scipy.sparse as sp
 
 import xmc_fast
 from reference.tree import search
-from xmc_fast import LabelTree, OneVsAll, TextClassifier, _core, engine, metrics
+from xmc_fast import LabelTree, OneVsAll, TextClassifier, _core, cluster, engine, metrics
 from xmc_fast._folder import ModelFormatError
 from xmc_fast.data import load_demo, make_synthetic
+from xmc_fast.tree import _hierarchy
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +242,30 @@ def test_probabilities_are_calibrated(n_trees, tmp_path):
     model.save(tmp_path / "m")
     again = xmc_fast.load(tmp_path / "m").predict(X[3000:], 5, proba=True)
     assert (again != p).nnz == 0
+
+
+def test_reliability_of_a_tree(data):
+    pytest.importorskip("matplotlib")
+    from xmc_fast import plots
+
+    X, Y = data
+    model = LabelTree(max_leaf=8).fit(X[:300], Y[:300]).calibrate(X[300:], Y[300:])
+    p = model.predict(X[300:], 5, proba=True)
+    line = plots.reliability(model, X[300:], Y[300:], k=5, bins=4).lines[-1]
+    np.testing.assert_allclose(np.mean(line.get_xdata()), p.data.mean(), atol=0.01)
+
+
+def test_label_vectors_are_bounded_together(data, monkeypatch):
+    """Above so many entries of all labels together, each vector is shorter; below nothing changes."""
+    seen = []
+    plain = cluster.label_tree
+    monkeypatch.setattr(
+        cluster, "label_tree", lambda *a, **o: seen.append(o["max_features"]) or plain(*a, **o)
+    )
+    LabelTree(max_leaf=8, max_first=100).fit(*data)
+    monkeypatch.setattr(_hierarchy, "_ENTRIES", 400 * 40)
+    LabelTree(max_leaf=8, max_first=100).fit(*data)
+    assert seen == [256, 40]
 
 
 def test_steps_of_an_explanation_multiply_to_the_score(data):

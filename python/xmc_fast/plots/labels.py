@@ -12,6 +12,8 @@ from xmc_fast.data import fit_power_law
 from xmc_fast.plots._axes import axes, finish
 from xmc_fast.propensity import PRESETS, PropensityModel, checked
 
+_POINTS = 2000  # on a logarithmic axis
+
 
 def label_distribution(Y: Any, ax: Any = None, *, name: str = "labels") -> Any:
     """Label frequencies by rank on log-log axes, with the fitted power law N_r = N_1 r^-beta.
@@ -38,7 +40,10 @@ def label_distribution(Y: Any, ax: Any = None, *, name: str = "labels") -> Any:
     ax = axes(ax)
     rank = np.arange(1, len(counts) + 1)
     law = fit_power_law(counts)
-    ax.loglog(rank, counts, ".", markersize=3, label=name)
+    shown = np.unique(
+        np.geomspace(1, len(counts), _POINTS).round().astype(np.int64)
+    )  # a million would hide each other
+    ax.loglog(shown, counts[shown - 1], ".", markersize=3, label=name)
     ax.loglog(rank, law(rank), "-", linewidth=1, label=f"{law.n1:.3g} · r^-{law.beta:.2f}")
     return finish(ax, "rank of the label", "points of the label")
 
@@ -71,8 +76,10 @@ def plot_propensity(
     y = labels(Y)
     counts = np.bincount(y.indices, minlength=y.shape[1])
     if propensity is not None:
-        p = checked(propensity, counts.shape)
-        ax.plot(np.maximum(counts, 0.5), p, ".", ms=3, alpha=0.5, label="given")
+        points = np.unique(
+            np.stack([np.maximum(counts, 0.5), checked(propensity, counts.shape)], axis=1), axis=0
+        )
+        ax.plot(*points.T, ".", ms=3, alpha=0.5, label="given")
     grid = np.unique(np.round(np.geomspace(1, max(int(counts.max(initial=1)), 2), 200)))
     for name, model in (PRESETS if models is None else models).items():
         ax.plot(grid, model(grid, y.shape[0]), label=f"JPV {name}" if models is None else name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from xmc_fast._validate import labels, matrix_of
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel, is_relevant, weight_counts
 from xmc_fast.plots._axes import axes, finish
+
+if TYPE_CHECKING:
+    from xmc_fast.tree import LabelTree
 
 
 def weight_histogram(model: SparseModel, ax: Any = None, *, delta: float = 0.01, bins: int = 60) -> Any:
@@ -77,7 +80,7 @@ def pruning_curve(
 
 
 def reliability(
-    model: SparseModel,
+    model: SparseModel | LabelTree,
     X: Any,
     Y: Any,
     ax: Any = None,
@@ -103,7 +106,7 @@ def reliability(
     """
     ax = axes(ax)
     top = model.predict(X, k, proba=True, n_jobs=n_jobs)
-    relevant = is_relevant(top, labels(Y, n_rows=top.shape[0], n_labels=model.n_labels))
+    relevant = is_relevant(top, labels(Y, n_rows=top.shape[0], n_labels=top.shape[1]))
     order = np.argsort(top.data, kind="stable")
     groups = [group for group in np.array_split(order, bins) if len(group)]
     p = [float(top.data[group].mean()) for group in groups]

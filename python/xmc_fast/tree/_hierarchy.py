@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from xmc_fast import cluster
 
 _CHUNK = 256  # children that one chunk of the core may have
+_ENTRIES = 1 << 28  # of all label vectors together, 8 bytes each: from a million labels on they are shorter
 
 
 class Hierarchy(NamedTuple):
@@ -38,7 +39,14 @@ def build(
     members = Y
     while not groups or members.shape[1] > max_first:
         size = branching if groups else max_leaf
-        found = cluster.label_tree(X, members, max_leaf=size, random_state=random_state, n_jobs=n_jobs)
+        found = cluster.label_tree(
+            X,
+            members,
+            max_leaf=size,
+            max_features=int(np.clip(_ENTRIES // members.shape[1], 32, 256)),
+            random_state=random_state,
+            n_jobs=n_jobs,
+        )
         groups.append(found)
         members = _binary(members @ found.matrix().T)
     first = members.shape[1]

@@ -37,10 +37,11 @@ def parameters(model: Any) -> dict[str, Any]:
 
 
 def join(parts: list[Level]) -> Level:
-    """The arrays of consecutive blocks of parents as one level."""
+    """The arrays of consecutive blocks of parents as one level. They are taken out of the blocks, so that each is held
+    twice only while it is joined."""
     out: Level = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
+    for name in list(parts[0]):
+        arrays = [part.pop(name) for part in parts]
         if name.endswith("_start"):
             ends = np.cumsum([0, *(int(array[-1]) for array in arrays)])
             arrays = [np.zeros(1, np.int64), *(a[1:] + end for a, end in zip(arrays, ends, strict=False))]

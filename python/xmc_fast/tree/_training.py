@@ -221,7 +221,7 @@ class TreeFit:
             self.engine.run(work, arrays, todo, cost, n_jobs=model.n_jobs, on_block=on_block)
         if folder is not None:
             found = {b: read_tensors(work.path(b), map_file=True, verify=False)[0] for b in range(work.count)}
-        return _store.join([found[b] for b in range(work.count)])
+        return _store.join([found.pop(b) for b in range(work.count)])
 
     def _with_matched(self, rows: sp.csr_matrix, above: list[Level]) -> sp.csr_matrix:
         """The rows of each node, and those for which the levels above propose it."""
