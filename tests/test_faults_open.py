@@ -210,9 +210,9 @@ def test_weights_in_memory_are_checked_at_their_first_use():
 
 def test_a_packed_model_without_labels_is_unpacked_at_once(tmp_path):
     """Whatever number of columns it claims."""
-    empty = {"label": "i4", "bias": "f4", "ptr": "u4", "list": "u1"}
+    empty = {"label": "i4", "bias": "f4", "step": "f4", "ptr": "u4"}
     arrays = {name: np.empty(0, dtype) for name, dtype in empty.items()}
-    arrays |= {"level": np.zeros(256, np.float32), "first": np.zeros(1, np.int64)}
+    arrays |= {"list": np.zeros(72, np.uint8), "first": np.zeros(1, np.int64)}
     rows = _core.PackedModel.open(0, 2**31 - 1, arrays).unpack()
     assert [len(part) for part in rows] == [1, 0, 0]
 

@@ -13,19 +13,17 @@ namespace {
 using Arrays = py::typing::Dict<py::str, py::array>;
 
 py::typing::Tuple<Arrays, int64_t> pack_model(int64_t labels, int64_t columns, const ModelBlocks& blocks,
-                                              bool has_bias, float delta, const Array<float>& level,
-                                              int threads) {
-  if (level.size() != kLevels) throw std::invalid_argument("level must have 256 entries");
+                                              bool has_bias, float delta, int threads) {
   const std::vector<LabelBlock> parts = views_of(blocks);
   Packed packed;
   {
     py::gil_scoped_release nogil;
-    packed = pack(labels, columns, parts, has_bias, delta, level.data(), threads);
+    packed = pack(labels, columns, parts, has_bias, delta, threads);
   }
   Arrays arrays;
   arrays["label"] = to_numpy(std::move(packed.label));
   arrays["bias"] = to_numpy(std::move(packed.bias));
-  arrays["level"] = level;
+  arrays["step"] = to_numpy(std::move(packed.step));
   arrays["first"] = to_numpy(std::move(packed.first));
   arrays["ptr"] = to_numpy(std::move(packed.ptr));
   arrays["list"] = to_numpy(std::move(packed.list));
@@ -50,7 +48,7 @@ class PackedModel {
     };
     take("label", model.view_.label);
     take("bias", model.view_.bias);
-    take("level", model.view_.level);
+    take("step", model.view_.step);
     take("first", model.view_.first);
     take("ptr", model.view_.ptr);
     take("list", model.view_.list);
@@ -73,7 +71,7 @@ class PackedModel {
     if (bias.has_value() && view_.bias.size() != view_.labels)
       throw std::invalid_argument("x: wrong number of columns");
     const RowOptions rows{normalize, bias.has_value(), bias.value_or(0.f)};
-    return topk_arrays(x, view_.labels, view_.columns, rows, scale, shift, kStrip, k,
+    return topk_arrays(x, view_.labels, view_.columns, rows, scale, shift, kTile, k,
                        [&](const Calibration& calibration, int64_t given, int32_t* ids, float* scores) {
                          predict_packed(view_, x, rows, calibration, given, threads, ids, scores);
                        });
@@ -103,7 +101,7 @@ void bind_packed(py::module_& m) {
   m.def("check_rows", &check, py::arg("indptr").noconvert(), py::arg("indices").noconvert(),
         py::arg("columns"), py::arg("threads"));
   m.def("pack_model", &pack_model, py::arg("labels"), py::arg("columns"), py::arg("blocks"),
-        py::arg("has_bias"), py::arg("delta"), py::arg("level").noconvert(), py::arg("threads"));
+        py::arg("has_bias"), py::arg("delta"), py::arg("threads"));
   py::class_<PackedModel>(m, "PackedModel")
       .def_static("open", &PackedModel::open, py::arg("labels"), py::arg("columns"), py::arg("arrays"))
       .def("unpack", &PackedModel::unpack)

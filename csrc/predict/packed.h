@@ -1,32 +1,35 @@
 // The small form of a sparse linear model W (labels x columns), which is stored, mapped and predicts as it is.
 //
 // Labels are sorted by falling number of weights: place p holds label[p]. A block is kPlaces consecutive
-// places, the last one may have fewer. A weight is a code of one byte, w = level[code] with 256 levels for
-// the whole model; level[0] = 0. The weights of a constant last column are bias[p], in full.
+// places, the last one may have fewer; a tile is kTile of them. A weight is w = step[p] * q with an integer
+// -127 <= q <= 127, q != 0. The weights of a constant last column are bias[p], in full.
 //
-// Each block has a list per column: its places in ascending order, coded as gaps to the one before (the first
-// one to -1), and their codes. A list is a sequence of records of two postings:
+// Each block has a list per column, of postings (place, q) by ascending place. A list may start with tiles,
+// where there are many postings:
 //
-//   narrow  3 bytes   gap | gap << 4, code, code     gaps of  4 bits: 0 to 15
-//   byte    4 bytes   gap, gap, code, code           gaps of  8 bits: 0 to 255
-//   wide    6 bytes   gap, gap, code, code           gaps of 16 bits, low byte first
+//   tiles     how many (16 bits), then for each of the block's first tiles
+//             mask (64 bits: bit byte_place(lane) for each place that has a posting), the q's of these bits
+//   postings  the gap from each place to the one before (the first: to the last place of the tiles, or to -1),
+//             then the q's; gaps of 4 bits (the first of two in the low bits), 8 or 16 bits
 //
 // whichever width takes the fewest bytes for the list. Where a gap is larger than the width allows, postings
-// with the largest gap and code 0, which add nothing, come before; an odd list ends with a posting of zeros.
+// with the largest gap and q = 0, which add nothing, come before. How many postings there are follows from
+// their bytes. All numbers have the low byte first.
 //
-// List c of block b is list[first[b] + (ptr[b * (columns + 1) + c] >> 2) ..) up to the same of c + 1; the two
-// lowest bits of its ptr are its width (0 narrow, 1 byte, 2 wide).
+// List c of block b is list[first[b] + (ptr[b * (columns + 1) + c] >> 3) ..) up to the same of c + 1; the
+// three lowest bits of its ptr are the width (0: 4, 1: 8, 2: 16 bits) and 4 if it starts with tiles. kAfter
+// zeros follow the last list, so that whole tiles can be read.
 //
-// Whatever bytes the lists hold, a reader stays inside its buffers: a code has a level, and a place is kept
-// below the accumulator's size. So open() looks at the other arrays only, and is quick.
+// Whatever bytes the lists hold, a reader stays inside its buffers. So open() looks at the other arrays only,
+// and is quick.
 //
-// Prediction. A list of at least kLongList bytes is long, the others are short: a score is the weight of the
-// constant column, then the row's short lists from left to right, then its long ones, each product added by
-// fma. Short lists are added posting by posting. Of the long ones the first strips (kStrip places), where the
-// labels with many weights are, are decoded once for a batch of rows: a cell of 16-bit floats per list, which
-// a row adds as a whole. A strip has cells as long as that is less work than its postings; where the cells end
-// changes no bit. Levels must be 16-bit floats for it (bfloat16, as pack's are): else all lists go by posting.
+// Prediction. The values x of a row (without the constant) are rounded to integers, |x| ~ unit * a where the
+// largest a is kMostValue, or less such that sums of a * q fit 32 bits. So a score
+//   bias x_bias + (unit * step) * sum a q
+// has the same bits in whatever order it is summed: tiles are added eight lists at a time.
 #pragma once
+
+#include <string.h>
 
 #include <cstdint>
 #include <vector>
@@ -34,15 +37,16 @@
 #include "core/row_options.h"
 #include "core/simd.h"
 #include "core/types.h"
+#include "core/vec_inline.h"
 #include "predict/layout.h"
 #include "predict/predict.h"
 
 namespace xmc::predict {
 
-inline constexpr int64_t kPlaces = 65536;  // of a block
-inline constexpr int64_t kLevels = 256;
-inline constexpr uint32_t kLongList = 320;  // bytes
-inline constexpr int64_t kStrip = 128;      // a multiple of kTile
+inline constexpr int64_t kPlaces = 65536;     // of a block
+inline constexpr int32_t kMostValue = 32767;  // a
+inline constexpr int64_t kMostSum = 1 << 24;  // of a row's a's; times 128: less than 2^31
+inline constexpr int64_t kAfter = 8 + kTile;  // bytes
 
 // Memory of somebody else.
 struct PackedView {
@@ -50,10 +54,10 @@ struct PackedView {
   int64_t columns = 0;
   Span<const int32_t> label;  // labels
   Span<const float> bias;     // labels, or none
-  Span<const float> level;    // kLevels, ascending from the second on
+  Span<const float> step;     // labels
   Span<const int64_t> first;  // blocks + 1
   Span<const uint32_t> ptr;   // blocks * (columns + 1)
-  Span<const uint8_t> list;   // first[blocks]
+  Span<const uint8_t> list;   // first[blocks] + kAfter
 
   int64_t blocks() const { return (labels + kPlaces - 1) / kPlaces; }
   int64_t places(int64_t b) const { return labels - b * kPlaces < kPlaces ? labels - b * kPlaces : kPlaces; }
@@ -62,6 +66,7 @@ struct PackedView {
 struct Packed {
   std::vector<int32_t> label;
   std::vector<float> bias;
+  std::vector<float> step;
   std::vector<int64_t> first;
   std::vector<uint32_t> ptr;
   std::vector<uint8_t> list;
@@ -69,10 +74,10 @@ struct Packed {
 };
 
 // The small form of blocks of labels in label order: the weights of at least `delta` in absolute value, each
-// rounded to the nearest level. With `has_bias` the last column is constant and stays as it is. Weights must
-// be finite.
+// rounded to the nearest multiple of its label's step, which is 1/127 of the largest of them. With `has_bias`
+// the last column is constant and stays as it is. Weights must be finite.
 Packed pack(int64_t labels, int64_t columns, const std::vector<LabelBlock>& blocks, bool has_bias,
-            float delta, const float* level, int threads);
+            float delta, int threads);
 
 // Throws std::invalid_argument, naming the array, unless all but the lists' bytes is as described above.
 void check_packed(const PackedView& packed);
@@ -84,63 +89,79 @@ UnpackedRows unpack(const PackedView& packed);
 void predict_packed(const PackedView& packed, const CsrView<>& x, const RowOptions& options,
                     const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores);
 
-// Calls fn(place, code) for each posting of a list of some width (0 to 2) after `place`; whole records.
-template <class Fn>
-inline void for_postings(const uint8_t* p, const uint8_t* end, uint32_t width, uint32_t place, Fn&& fn) {
-  if (width == 0) {
-    for (; p < end; p += 3) {
-      fn(place += p[0] & 15u, p[1]);
-      fn(place += p[0] >> 4u, p[2]);
+// A list on its way through a reader.
+struct PackedList {
+  const uint8_t *at, *end;  // what is left
+  uint32_t width;
+  int32_t tiles;  // how many it starts with, 0: none
+  int32_t a;      // of the row's value, signed
+
+  // `tiles`: of the block.
+  static PackedList open(const PackedView& p, int64_t b, int64_t column, int64_t tiles) {
+    const uint32_t* ptr = p.ptr.data() + b * (p.columns + 1) + column;
+    const uint8_t* lists = p.list.data() + p.first[b];
+    PackedList list{lists + (ptr[0] >> 3), lists + (ptr[1] >> 3), ptr[0] & 3, 0, 0};
+    if (ptr[0] & 4 && list.end - list.at >= 2) {
+      const int32_t n = list.at[0] | list.at[1] << 8;
+      list.tiles = n < tiles ? n : static_cast<int32_t>(tiles);
+      list.at += 2;
     }
-  } else if (width == 1) {
-    for (; p < end; p += 4) {
-      fn(place += p[0], p[2]);
-      fn(place += p[1], p[3]);
-    }
-  } else {
-    for (; p < end; p += 6) {
-      fn(place += p[0] | uint32_t{p[1]} << 8, p[4]);
-      fn(place += p[2] | uint32_t{p[3]} << 8, p[5]);
-    }
+    return list;
   }
-}
-inline constexpr uint32_t kBefore = ~uint32_t{0};  // the place before a list
-
-// Where the 16-bit float of a lane is in its cell: lanes 16 apart share 32 bits, so that a shift and a mask
-// make two vectors of floats.
-inline constexpr uint32_t cell_place(uint32_t lane) {
-  return lane / 32 * 32 + lane % 16 * 2 + lane % 32 / 16;
-}
-
-// One strip with cells, and the rows' long lists by their number.
-struct PackedStrip {
-  const uint16_t* cell;        // lists * kStrip, zeros where there is no weight
-  const int32_t* some;         // lists: whether it has a weight in the strip; null: most of them have
-  const float *scale, *shift;  // kStrip, or null
+  bool empty() const { return at == end; }
 };
-struct PackedRows {
-  const int64_t* start;  // rows + 1
-  const int32_t* list;
-  const float* value;
-  int32_t* own_list;  // scratch, kPast more than the largest row has
-  float* own_value;
+
+// The mask of the next tile; `at` goes to its q's. Behind the list's end there is something to read.
+XMC_INLINE uint64_t read_mask(const uint8_t*& at) {
+  uint64_t mask;
+  memcpy(&mask, at, sizeof mask);
+  at += sizeof mask;
+  return mask;
+}
+
+// The lane of each bit of a mask: byte_place the other way round.
+XMC_INLINE constexpr int64_t lane_of(int64_t bit) {
+  return bit % 16 / 4 * 16 + bit / 16 * 4 + bit % 4;
+}
+
+// Of the bytes [at, end): how many postings, and where their q's begin.
+struct Postings {
+  int64_t n;
+  const uint8_t *gap, *q;
+};
+XMC_INLINE Postings postings_of(const uint8_t* at, const uint8_t* end, uint32_t width) {
+  const int64_t bytes = end - at;
+  if (width == 0) return {bytes * 2 / 3, at, at + (bytes * 2 / 3 + 1) / 2};
+  return width == 1 ? Postings{bytes / 2, at, at + bytes / 2} : Postings{bytes / 3, at, at + bytes / 3 * 2};
+}
+XMC_INLINE uint32_t gap_at(const uint8_t* gap, uint32_t width, int64_t i) {
+  if (width == 0) return gap[i / 2] >> i % 2 * 4 & 15u;
+  return width == 1 ? gap[i] : gap[2 * i] | uint32_t{gap[2 * i + 1]} << 8;
+}
+
+inline constexpr int kListsAtOnce = 8;
+// Postings with 8-bit gaps that are added before a place is looked at: so far may they lead past the last.
+inline constexpr int64_t kPostingsAtOnce = 8, kMostLead = kPostingsAtOnce * 255;
+
+// The scores of a tile of places.
+struct PackedTile {
+  const float *step, *bias;    // bias: or null
+  const float *scale, *shift;  // or null
+  float unit, x_bias;
 };
 
 struct PackedKernels {
-  // score[min(place, last)] += x * level[code] for each posting of a list after `place`.
-  void (*add)(const uint8_t* from, const uint8_t* to, uint32_t width, uint32_t place, float x,
-              const float* level, float* score, uint32_t last);
-  // score = weight * x, or 0 if weight is null, for n places.
-  void (*start)(const float* weight, float x, int64_t n, float* score);
-  // score = scale * score + shift for n places.
-  void (*calibrate)(const float* scale, const float* shift, int64_t n, float* score);
-  // The first of the places from, from + kTile, .. below n, all scores of which up to the next one are below
-  // the threshold, are skipped: the first that is not, or one past n.
-  int64_t (*next)(const float* score, int64_t from, int64_t n, float threshold);
-  // Rows [from, to), partial is that of row 0: scores[(i - from) * kStrip + j],
-  // calibrated, and whether one of them is not below thresholds[i].
-  void (*strip)(const PackedStrip& strip, const PackedRows& rows, int64_t from, int64_t to,
-                const float* partial, int64_t stride, const float* thresholds, bool* hits, float* scores);
+  // sum[place] += a * q for the tiles [from, to) of n <= kListsAtOnce lists, the values of which have the same
+  // sign. Their `at` moves on.
+  void (*tiles)(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum);
+  // The same for the postings that are left of a list after `place`; sum[-1] and those from `last` on to
+  // last + kMostLead take what leaves it.
+  void (*postings)(const PackedList& list, uint32_t after, int32_t* sum, uint32_t last);
+  // From place `from` on the first tile one of whose scores is not below the threshold: they are at `scores`.
+  // Sums on the way become zero. Gives n, or more, if there is none. `from` and n are multiples of kTile, but the
+  // arrays may end before.
+  int64_t (*next)(const PackedTile& tile, int64_t from, int64_t n, float threshold, int32_t* sum,
+                  float* scores);
 };
 XMC_SIMD_TABLE(PackedKernels, packed_kernels)
 

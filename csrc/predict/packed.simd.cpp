@@ -5,140 +5,294 @@
 namespace xmc::predict::XMC_SIMD_NS {
 namespace {
 
-void add(const uint8_t* from, const uint8_t* to, uint32_t width, uint32_t place, float x, const float* level,
-         float* score, uint32_t last) {
-  for_postings(from, to, width, place, [=](uint32_t p, uint8_t code) {
-    float& at = score[p < last ? p : last];
-    at = fma(x, level[code], at);
+// Where a list goes on; bad masks do not lead out of it.
+XMC_INLINE void go_on(PackedList& list, const uint8_t* at) {
+  list.at = at < list.end ? at : list.end;
+}
+
+#if defined(XMC_SIMD_IS_baseline)
+XMC_INLINE int lowest_bit(uint64_t mask) {
+#if defined(__GNUC__)
+  return __builtin_ctzll(mask);
+#else
+  int bit = 0;
+  while (!(mask >> bit & 1)) ++bit;
+  return bit;
+#endif
+}
+
+// Bit by bit. Sums are unsigned: in a damaged file they may run over.
+void tiles_in_parts(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
+  for (PackedList* list = lists; list < lists + n; ++list) {
+    const auto a = static_cast<uint32_t>(list->a);
+    for (int64_t t = from; t < to; ++t) {
+      const uint8_t* q = list->at;
+      uint32_t own[kTile];
+      ::memcpy(own, sum + t * kTile, sizeof own);
+      for (uint64_t mask = read_mask(q); mask; mask &= mask - 1) {
+        own[lane_of(lowest_bit(mask))] += a * static_cast<uint32_t>(int32_t{static_cast<int8_t>(*q++)});
+      }
+      ::memcpy(sum + t * kTile, own, sizeof own);
+      go_on(*list, q);
+    }
+  }
+}
+#else
+// For each byte of a mask: which q belongs to each of its bits, and how many it has.
+struct Spreads {
+  uint8_t of[256][8] = {};
+  uint8_t count[256] = {};
+  constexpr Spreads() {
+    for (int byte = 0; byte < 256; ++byte) {
+      for (int bit = 0; bit < 8; ++bit) of[byte][bit] = byte >> bit & 1 ? count[byte]++ : 0x80;
+    }
+  }
+};
+constexpr Spreads kSpreads;
+
+#if defined(XMC_SIMD_IS_neon)
+using Part = int32x4_t;
+constexpr int kParts = 16;  // of the sums of a tile
+XMC_INLINE void add_byte(Part* sums, int32_t a, const uint8_t* spread, const uint8_t* q) {
+  const int16x8_t w = vmovl_s8(vreinterpret_s8_u8(vtbl1_u8(vld1_u8(q), vld1_u8(spread))));
+  sums[0] = vmlal_n_s16(sums[0], vget_low_s16(w), static_cast<int16_t>(a));
+  sums[1] = vmlal_high_n_s16(sums[1], w, static_cast<int16_t>(a));
+}
+XMC_INLINE void add_part(int32_t* to, Part a) {
+  vst1q_s32(to, vaddq_s32(vld1q_s32(to), a));
+}
+// The sums of the bits 8 k ..: four places, and the four 16 later (lane_of).
+XMC_INLINE void add_parts(int32_t* to, const Part* sums) {
+  for (int k = 0; k < 8; ++k) {
+    add_part(to + k % 2 * 32 + k / 2 * 4, sums[2 * k]);
+    add_part(to + k % 2 * 32 + k / 2 * 4 + 16, sums[2 * k + 1]);
+  }
+}
+#else
+using Part = __m256i;
+constexpr int kParts = 8;
+XMC_INLINE void add_byte(Part* sums, int32_t a, const uint8_t* spread, const uint8_t* q) {
+  const __m128i w = _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q)),
+                                     _mm_loadl_epi64(reinterpret_cast<const __m128i*>(spread)));
+  *sums = _mm256_add_epi32(*sums, _mm256_mullo_epi32(_mm256_cvtepi8_epi32(w), _mm256_set1_epi32(a)));
+}
+XMC_INLINE void add_part(int32_t* to, Part a) {
+  auto* at = reinterpret_cast<__m256i*>(to);
+  _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), a));
+}
+XMC_INLINE void add_parts(int32_t* to, const Part* sums) {
+  repeat<4>([&](auto j) {
+    constexpr int k = j / 2 * 4 + j % 2;  // with k + 2: eight places, and the eight 16 later
+    int32_t* at = to + j % 2 * 32 + j / 2 * 8;
+    add_part(at, _mm256_permute2x128_si256(sums[k], sums[k + 2], 0x20));
+    add_part(at + 16, _mm256_permute2x128_si256(sums[k], sums[k + 2], 0x31));
   });
 }
+#endif
 
-void start(const float* weight, float x, int64_t n, float* score) {
-  if (!weight) {
-    ::memset(score, 0, static_cast<size_t>(n) * sizeof(float));
+// A mask byte by byte.
+void tiles_in_parts(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
+  for (int64_t t = from; t < to; ++t) {
+    Part sums[kParts] = {};
+    for (PackedList* list = lists; list < lists + n; ++list) {
+      const uint8_t* q = list->at;
+      const uint64_t mask = read_mask(q);
+      const int32_t a = list->a;
+      repeat<8>([&](auto k) {
+        const auto byte = static_cast<uint8_t>(mask >> 8 * k);
+        add_byte(sums + k * (kParts / 8), a, kSpreads.of[byte], q);
+        q += kSpreads.count[byte];
+      });
+      go_on(*list, q);
+    }
+    add_parts(sum + t * kTile, sums);
+  }
+}
+#endif
+
+#if defined(XMC_SIMD_IS_avx512) && defined(__GNUC__)
+// Instructions that not every processor of this level has: written out, since the file is compiled for all.
+bool can_expand() {
+  static const bool can = __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vnni");
+  return can;
+}
+XMC_INLINE __m512i expand(uint64_t mask, const uint8_t* q) {
+  __m512i spread;
+  __asm__("vpexpandb %1, %0 %{%2%}%{z%}"
+          : "=v"(spread)
+          : "v"(_mm512_loadu_si512(q)), "Yk"(static_cast<__mmask64>(mask)));
+  return spread;
+}
+XMC_INLINE __m512i plus_products(__m512i sum, __m512i a, __m512i w) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(w));
+  return sum;
+}
+
+constexpr int64_t kBytesAhead = 256;  // of a list, prefetched
+
+// The q's of a list's next tile, 0 for places without one.
+XMC_INLINE __m512i next_tile(PackedList& list) {
+  const uint8_t* q = list.at;
+  prefetch(q + kBytesAhead);
+  const uint64_t mask = read_mask(q);
+  const __m512i w = expand(mask, q);
+  go_on(list, q + __builtin_popcountll(mask));
+  return w;
+}
+
+// Four lists side by side in each 32 bits: the eight high and the eight low bits of their a's.
+struct FourValues {
+  __m512i high, low;
+};
+FourValues four_values(const PackedList* lists) {
+  uint8_t high[4], low[4];
+  for (int j = 0; j < 4; ++j) {
+    const auto value = static_cast<uint32_t>(lists[j].a < 0 ? -lists[j].a : lists[j].a);
+    high[j] = static_cast<uint8_t>(value >> 8);
+    low[j] = static_cast<uint8_t>(value);
+  }
+  int32_t bits[2];
+  ::memcpy(bits, high, 4);
+  ::memcpy(bits + 1, low, 4);
+  return {_mm512_set1_epi32(bits[0]), _mm512_set1_epi32(bits[1])};
+}
+
+// Sums of 16 places.
+struct Sums {
+  __m512i high, low;
+};
+XMC_INLINE void add_products(Sums& sums, const FourValues& a, __m512i w) {
+  sums = {plus_products(sums.high, a.high, w), plus_products(sums.low, a.low, w)};
+}
+
+// The next tile of four lists.
+XMC_INLINE void add_four(PackedList* lists, const FourValues& a, Sums& s0, Sums& s1, Sums& s2, Sums& s3) {
+  const __m512i w0 = next_tile(lists[0]), w1 = next_tile(lists[1]);
+  const __m512i w2 = next_tile(lists[2]), w3 = next_tile(lists[3]);
+  const __m512i low01 = _mm512_unpacklo_epi8(w0, w1), high01 = _mm512_unpackhi_epi8(w0, w1);
+  const __m512i low23 = _mm512_unpacklo_epi8(w2, w3), high23 = _mm512_unpackhi_epi8(w2, w3);
+  add_products(s0, a, _mm512_unpacklo_epi16(low01, low23));
+  add_products(s1, a, _mm512_unpackhi_epi16(low01, low23));
+  add_products(s2, a, _mm512_unpacklo_epi16(high01, high23));
+  add_products(s3, a, _mm512_unpackhi_epi16(high01, high23));
+}
+
+template <bool kNegative>
+XMC_INLINE void add_sums(int32_t* to, const Sums& sums) {
+  const __m512i own = _mm512_loadu_si512(to);
+  const __m512i all = _mm512_add_epi32(sums.low, _mm512_slli_epi32(sums.high, 8));
+  _mm512_storeu_si512(to, kNegative ? _mm512_sub_epi32(own, all) : _mm512_add_epi32(own, all));
+}
+
+template <int kFours, bool kNegative>
+void tiles_at_once(PackedList* lists, int64_t from, int64_t to, int32_t* sum) {
+  const FourValues a = four_values(lists), b = kFours == 2 ? four_values(lists + 4) : a;
+  const __m512i zero = _mm512_setzero_si512();
+  for (int32_t* of_tile = sum + from * kTile; of_tile < sum + to * kTile; of_tile += kTile) {
+    Sums s0{zero, zero}, s1 = s0, s2 = s0, s3 = s0;
+    add_four(lists, a, s0, s1, s2, s3);
+    if (kFours == 2) add_four(lists + 4, b, s0, s1, s2, s3);
+    add_sums<kNegative>(of_tile, s0);
+    add_sums<kNegative>(of_tile + 16, s1);
+    add_sums<kNegative>(of_tile + 32, s2);
+    add_sums<kNegative>(of_tile + 48, s3);
+  }
+}
+
+void tiles(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
+  static constexpr uint8_t kNone[kAfter] = {};
+  if (!can_expand()) {
+    tiles_in_parts(lists, n, from, to, sum);
     return;
   }
-  for (int64_t p = 0; p < n; ++p) score[p] = weight[p] * x;
+  PackedList own[kListsAtOnce];
+  for (int j = 0; j < kListsAtOnce; ++j) own[j] = j < n ? lists[j] : PackedList{kNone, kNone, 0, 0, 0};
+  const bool negative = own[0].a < 0;
+  const auto add = n > 4      ? negative ? &tiles_at_once<2, true> : &tiles_at_once<2, false>
+                   : negative ? &tiles_at_once<1, true>
+                              : &tiles_at_once<1, false>;
+  add(own, from, to, sum);
+  for (int j = 0; j < n; ++j) lists[j].at = own[j].at;
 }
+#else
+void tiles(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
+  tiles_in_parts(lists, n, from, to, sum);
+}
+#endif
 
-// n is a multiple of kTile here and below: the scores are padded.
-void calibrate(const float* scale, const float* shift, int64_t n, float* score) {
-  for (int64_t p = 0; p < n; p += kWidth) {
-    store(score + p, fma(load(scale + p), load(score + p), load(shift + p)));
+// at[i]: the place after that of posting i.
+void postings(const PackedList& list, uint32_t after, int32_t* sum, uint32_t last) {
+  const Postings p = postings_of(list.at, list.end, list.width);
+  const auto a = static_cast<uint32_t>(list.a);
+  uint32_t at = after;
+  const auto add = [&](int64_t i, uint32_t place_after) {
+    uint32_t own;
+    int32_t* to = sum - 1 + place_after;
+    ::memcpy(&own, to, sizeof own);
+    own += a * static_cast<uint32_t>(int32_t{static_cast<int8_t>(p.q[i])});
+    ::memcpy(to, &own, sizeof own);
+  };
+  int64_t i = 0;
+  if (list.width == 0) {
+    for (; i + 8 <= p.n; i += 8) {
+      at = at < last ? at : last;
+      uint32_t four_bits;
+      ::memcpy(&four_bits, p.gap + i / 2, sizeof four_bits);
+      uint64_t gaps = four_bits;  // each to a byte of its own
+      gaps = (gaps | gaps << 16) & 0x0000ffff0000ffff;
+      gaps = (gaps | gaps << 8) & 0x00ff00ff00ff00ff;
+      gaps = (gaps | gaps << 4) & 0x0f0f0f0f0f0f0f0f;
+      const uint64_t sums = gaps * 0x0101010101010101;  // at most 120 each
+      for (int j = 0; j < 8; ++j) add(i + j, at + static_cast<uint8_t>(sums >> 8 * j));
+      at += static_cast<uint32_t>(sums >> 56);
+    }
+  } else if (list.width == 1) {
+    for (; i + kPostingsAtOnce <= p.n; i += kPostingsAtOnce) {
+      at = at < last ? at : last;
+      for (int j = 0; j < kPostingsAtOnce; ++j) add(i + j, at += p.gap[i + j]);
+    }
+  }
+  for (; i < p.n; ++i) {
+    at += gap_at(p.gap, list.width, i);
+    at = at < last ? at : last;
+    add(i, at);
   }
 }
 
-int64_t next(const float* score, int64_t from, int64_t n, float threshold) {
-  const vf least = splat(threshold);
+XMC_INLINE vf load_integers(const int32_t* p) {
+#if defined(XMC_SIMD_IS_avx512)
+  return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))};
+#elif defined(XMC_SIMD_IS_avx2)
+  return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+#elif defined(XMC_SIMD_IS_neon)
+  return {vcvtq_f32_s32(vld1q_s32(p))};
+#else
+  float x[kWidth];
+  for (int i = 0; i < kWidth; ++i) x[i] = static_cast<float>(p[i]);
+  return load(x);
+#endif
+}
+
+int64_t next(const PackedTile& tile, int64_t from, int64_t n, float threshold, int32_t* sum, float* scores) {
+  const vf least = splat(threshold), unit = splat(tile.unit), x_bias = splat(tile.x_bias);
   for (; from < n; from += kTile) {
     uint32_t below = (1u << kWidth) - 1;
-    for (int64_t p = from; p < from + kTile; p += kWidth) below &= gt(least, load(score + p));
+    for (int64_t j = 0; j < kTile; j += kWidth) {
+      const int64_t p = from + j;
+      const vf start = tile.bias ? load(tile.bias + p) * x_bias : splat(0.f);
+      vf score = fma(load_integers(sum + p), unit * load(tile.step + p), start);
+      if (tile.scale) score = fma(load(tile.scale + p), score, load(tile.shift + p));
+      store(scores + j, score);
+      below &= gt(least, score);
+    }
+    ::memset(sum + from, 0, kTile * sizeof(int32_t));
     if (below != (1u << kWidth) - 1) break;
   }
   return from;
 }
 
-// The floats of 2 kWidth lanes of a cell (cell_place).
-struct Pair {
-  vf low, high;
-};
-XMC_INLINE Pair load_pair(const uint16_t* p) {
-#if defined(XMC_SIMD_IS_avx512)
-  const __m512i both = _mm512_loadu_si512(p);
-  return {{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))},
-          {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))}};
-#elif defined(XMC_SIMD_IS_avx2)
-  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {{_mm256_castsi256_ps(_mm256_slli_epi32(both, 16))},
-          {_mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-65536)))}};
-#else
-  float low[kWidth], high[kWidth];
-  for (int i = 0; i < kWidth; ++i) {
-    const uint32_t bits[2] = {static_cast<uint32_t>(p[2 * i]) << 16, static_cast<uint32_t>(p[2 * i + 1])
-                                                                         << 16};
-    ::memcpy(&low[i], &bits[0], sizeof(float));
-    ::memcpy(&high[i], &bits[1], sizeof(float));
-  }
-  return {load(low), load(high)};
-#endif
-}
-
-// The lists of a row that have a weight in the strip; gives their number.
-XMC_INLINE int64_t filter(const int32_t* some, const int32_t* list, const float* value, int64_t n,
-                          int32_t* to_list, float* to_value) {
-  int64_t kept = 0, f = 0;
-#if defined(XMC_SIMD_IS_avx512)
-  for (; f < n; f += 16) {
-    const auto all = static_cast<__mmask16>(n - f < 16 ? (1 << (n - f)) - 1 : 0xffff);
-    const __m512i id = _mm512_maskz_loadu_epi32(all, list + f);
-    const __m512i has = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), all, id, some, 4);
-    const __mmask16 keep = _mm512_test_epi32_mask(has, has);
-    _mm512_storeu_si512(to_list + kept, _mm512_maskz_compress_epi32(keep, id));
-    _mm512_storeu_ps(to_value + kept, _mm512_maskz_compress_ps(keep, _mm512_maskz_loadu_ps(all, value + f)));
-    kept += __builtin_popcount(keep);
-  }
-#else
-  for (; f < n; ++f) {  // cannot be guessed: written in any case
-    to_list[kept] = list[f];
-    to_value[kept] = value[f];
-    kept += some[list[f]] != 0;
-  }
-#endif
-  return kept;
-}
-
-constexpr int kPairs = 16 / kWidth;                             // vectors of the pairs of 32 lanes
-constexpr int kParts = kWidth == 16 ? 4 : kWidth == 8 ? 2 : 1;  // of 32 lanes: their sums fit the registers
-constexpr int64_t kRowsAhead = 4;                               // whose partial scores are prefetched
-
-void strip(const PackedStrip& strip, const PackedRows& rows, int64_t from, int64_t to, const float* partial,
-           int64_t stride, const float* thresholds, bool* hits, float* scores) {
-  for (int64_t i = from; i < to; ++i, ++hits, scores += kStrip) {
-    for (int64_t p = 0; p < kStrip; p += 16) prefetch(partial + (i + kRowsAhead) * stride + p);
-    const int32_t* list = rows.list + rows.start[i];
-    const float* value = rows.value + rows.start[i];
-    int64_t n = rows.start[i + 1] - rows.start[i];
-    if (strip.some) {
-      n = filter(strip.some, list, value, n, rows.own_list, rows.own_value);
-      list = rows.own_list;
-      value = rows.own_value;
-    }
-    const vf threshold = splat(thresholds[i]);
-    uint32_t below = (1u << kWidth) - 1;
-    for (int64_t first = 0; first < kStrip; first += 32 * kParts) {
-      vf acc[kParts][2][kPairs];
-      const auto for_all = [&](auto&& fn) {
-        repeat<kParts>([&](auto g) {
-          repeat<2>([&](auto s) {
-            repeat<kPairs>([&](auto h) { fn(acc[g][s][h], first + g * 32 + s * 16 + h * kWidth); });
-          });
-        });
-      };
-      for_all([&](vf& a, int64_t lane) { a = load(partial + i * stride + lane); });
-      const uint16_t* cells = strip.cell + first;
-      for (int64_t f = 0; f < n; ++f) {
-        const vf x = splat(value[f]);
-        const uint16_t* cell = cells + int64_t{list[f]} * kStrip;
-        repeat<kParts>([&](auto g) {
-          repeat<kPairs>([&](auto h) {
-            const Pair w = load_pair(cell + g * 32 + h * 2 * kWidth);
-            acc[g][0][h] = fma(x, w.low, acc[g][0][h]);
-            acc[g][1][h] = fma(x, w.high, acc[g][1][h]);
-          });
-        });
-      }
-      for_all([&](vf& a, int64_t lane) {
-        if (strip.scale) a = fma(load(strip.scale + lane), a, load(strip.shift + lane));
-        store(scores + lane, a);
-        below &= gt(threshold, a);
-      });
-    }
-    *hits = below != (1u << kWidth) - 1;
-  }
-}
-
 }  // namespace
 
-const PackedKernels packed_kernels_table = {&add, &start, &calibrate, &next, &strip};
+const PackedKernels packed_kernels_table = {&tiles, &postings, &next};
 
 }  // namespace xmc::predict::XMC_SIMD_NS

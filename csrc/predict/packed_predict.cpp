@@ -1,223 +1,164 @@
 #include <algorithm>
-#include <bit>
+#include <cmath>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
-#include "core/buffer.h"
 #include "core/buffer_pool.h"
 #include "core/parallel.h"
 #include "core/prefetch.h"
-#include "predict/long_lists.h"
 #include "predict/packed.h"
 #include "predict/topk_rows.h"
 
 namespace xmc::predict {
 namespace {
 
-constexpr int64_t kListsAhead = 8;       // lists of which the first bytes are prefetched
-constexpr int64_t kFewRows = 16;         // of a task, at least; for fewer nothing is decoded
-constexpr int64_t kRowGroup = 16;        // rows per call of the strip kernel
-constexpr int64_t kMostCells = 6144;     // places that may have cells
-constexpr int64_t kBytes[] = {3, 4, 6};  // of a record, by width
+constexpr int64_t kListsAhead = 8;   // lists of which the first bytes are prefetched,
+constexpr int64_t kFarAhead = 16;    //   and where these are
+constexpr int64_t kFront = 16;       // integers before the sums, the last of which takes what leaves them
+constexpr int64_t kRowsOfTask = 16;  // at least
+constexpr float kSmallestUnit = 1e-30f;
 
-// A list that a row needs.
-struct List {
-  const uint8_t *from, *to;
-  uint32_t width;
-  float x;
-};
+int64_t whole_tiles(int64_t places) {
+  return chunk_count(places, kTile) * kTile;
+}
 
 // Memory of one thread.
 struct Scratch {
-  Buffer<float> score;  // of a block's places, then padding, the last of which takes what leaves it
-  std::unique_ptr<Recycled> partial;  // floats, rows x places with cells
-  int64_t partial_size = 0;
-  std::vector<float> value;  // of the batch's features
-  LongLists numbered;
-  std::vector<int64_t> start;  // the rows' long lists, by number
-  std::vector<int32_t> list, own_list;
-  std::vector<float> list_value, own_value;
-  std::vector<List> short_lists, long_lists;  // of a row
-  TopKRows top{0, 0};
+  std::unique_ptr<Recycled> sums;  // kFront, those of a block's places, kMostLead; zeros between two rows
+  std::vector<int32_t> a;          // of the row's features
+  std::vector<PackedList> lists, with_tiles, sorted;
+  std::vector<int32_t> start;  // by number of tiles
+  TopKRows top{1, 0};
 };
 
-int64_t padded(int64_t places) {
-  return chunk_count(places, kStrip) * kStrip;
-}
-
-// A batch of rows on its way through the blocks of a model.
-class Batch {
+// One row on its way through the blocks of a model.
+class RowPass {
  public:
-  Batch(const PackedView& m, const CsrView<>& x, const RowOptions& options, const Calibration& calibration,
-        int64_t from, int64_t to, int64_t k, Scratch& s)
-      : m_(m), x_(x), options_(options), calibration_(calibration), from_(from), n_(to - from), s_(s) {
-    s.top = TopKRows(n_, k);
-    if (!s.score.size()) s.score = Buffer<float>(padded(m.places(0)) + kStrip);
-    const int64_t first = x.begin(from);
-    s.value.resize(static_cast<size_t>(x.begin(to) - first));
-    for (int64_t i = from; i < to; ++i) {
-      const float scale = row_scale(options, squared_length(x.data + x.begin(i), x.size(i)));
-      for (int64_t f = x.begin(i); f < x.end(i); ++f)
-        s.value[static_cast<size_t>(f - first)] = x.data[f] * scale;
-    }
-    for (int code = 0; code < kLevels; ++code) {
-      const auto bits = std::bit_cast<uint32_t>(m.level[code]);
-      level16_[code] = static_cast<uint16_t>(bits >> 16);
-      cells_ = cells_ && (bits & 0xffff) == 0;
-    }
+  RowPass(const PackedView& m, const CsrView<>& x, const RowOptions& options, const Calibration& calibration,
+          int64_t row, Scratch& s)
+      : m_(m), x_(x), calibration_(calibration), row_(row), s_(s), x_bias_(options.bias) {
+    round_values(row_scale(options, squared_length(x.data + x.begin(row), x.size(row))));
   }
 
   void run(int64_t b) {
-    places_ = m_.places(b);
-    padded_ = padded(places_);
-    first_ = b * kPlaces;
-    ptr_ = m_.ptr.data() + b * (m_.columns + 1);
-    lists_ = m_.list.data() + m_.first[b];
-    with_cells_ = cells_ && n_ >= kFewRows ? number_lists() : 0;
-    stride_ = with_cells_ + 16;  // not a power of two
-    if (s_.partial_size < n_ * stride_) {
-      s_.partial_size = n_ * stride_;
-      s_.partial = std::make_unique<Recycled>(s_.partial_size * static_cast<int64_t>(sizeof(float)));
+    const int64_t places = m_.places(b), padded = whole_tiles(places);
+    int32_t* sum = static_cast<int32_t*>(s_.sums->data()) + kFront;
+    find_lists(b, padded / kTile);
+    add_tiles(sum);
+    const auto add = packed_kernels().postings;
+    for (const PackedList& list : s_.lists) {
+      add(list, static_cast<uint32_t>(list.tiles * kTile), sum, static_cast<uint32_t>(padded));
     }
-    for (int64_t i = 0; i < n_; ++i) {
-      float* score = s_.score.data();
-      add_postings(i, score);
-      if (with_cells_) std::copy(score, score + with_cells_, partial() + i * stride_);
-      if (with_cells_ >= padded_) continue;
-      if (calibration_.scale) {
-        packed_kernels().calibrate(calibration_.scale + first_ + with_cells_,
-                                   calibration_.shift + first_ + with_cells_, padded_ - with_cells_,
-                                   score + with_cells_);
-      }
-      keep_best(i, score, with_cells_, padded_);
-    }
-    if (with_cells_) add_cells();
+    std::fill(sum - 1, sum, 0);
+    std::fill(sum + padded, sum + padded + kMostLead, 0);
+    rank(b, places, sum);
   }
 
  private:
   const PackedView& m_;
   const CsrView<>& x_;
-  const RowOptions& options_;
   const Calibration& calibration_;
-  const int64_t from_, n_;
+  const int64_t row_;
   Scratch& s_;
-  uint16_t level16_[kLevels];
-  bool cells_ = true;
-  // Of the block.
-  int64_t places_ = 0, padded_ = 0, first_ = 0, with_cells_ = 0, stride_ = 0;
-  const uint32_t* ptr_ = nullptr;
-  const uint8_t* lists_ = nullptr;
+  const float x_bias_;
+  float unit_ = 0;
 
-  float* partial() const { return static_cast<float*>(s_.partial->data()); }
-  float value(int64_t f) const { return s_.value[static_cast<size_t>(f - x_.begin(from_))]; }
-
-  // Numbers the long lists of all rows; gives the places that have cells.
-  int64_t number_lists() {
-    s_.numbered.begin(m_.columns);
-    s_.start.assign(1, 0);
-    s_.list.clear();
-    s_.list_value.clear();
-    int64_t most = 0;
-    for (int64_t i = from_; i < from_ + n_; ++i) {
-      for (int64_t f = x_.begin(i); f < x_.end(i); ++f) {
-        const int32_t c = x_.indices[f];
-        const uint32_t from = ptr_[c] >> 2, to = ptr_[c + 1] >> 2;
-        if (to - from < kLongList) continue;
-        s_.list.push_back(s_.numbered.number(c, lists_ + from, lists_ + to, ptr_[c] & 3));
-        s_.list_value.push_back(value(f));
-      }
-      most = std::max(most, std::ssize(s_.list) - s_.start.back());
-      s_.start.push_back(std::ssize(s_.list));
+  // The integers of the values, times `scale`.
+  void round_values(float scale) {
+    const float* x = x_.data + x_.begin(row_);
+    const int64_t n = x_.size(row_);
+    double most = 0, total = 0;
+    for (int64_t f = 0; f < n; ++f) {
+      const double size = std::abs(static_cast<double>(x[f]) * scale);
+      most = std::max(most, size);
+      total += size;
     }
-    s_.own_list.resize(static_cast<size_t>(most + kPast));
-    s_.own_value.resize(static_cast<size_t>(most + kPast));
-    return s_.numbered.plan(std::ssize(s_.list), padded_, kMostCells);
-  }
-
-  void add(const List& list, uint32_t place, float* score) const {
-    packed_kernels().add(list.from, list.to, list.width, place, list.x, m_.level.data(), score,
-                         static_cast<uint32_t>(padded_));
-  }
-
-  void add_all(const std::vector<List>& lists, float* score) const {
-    for (size_t f = 0; f < lists.size(); ++f) {
-      if (f + kListsAhead < lists.size()) prefetch(lists[f + kListsAhead].from);
-      add(lists[f], kBefore, score);
+    const double levels = std::floor(static_cast<double>(kMostSum - n) * most / std::max(total, 1e-300));
+    unit_ = static_cast<float>(most / std::clamp(levels, 1.0, double{kMostValue}));
+    unit_ = std::max(unit_, kSmallestUnit);
+    s_.a.resize(static_cast<size_t>(n));
+    for (int64_t f = 0; f < n; ++f) {
+      const double size = double{x[f]} * scale / unit_;
+      s_.a[static_cast<size_t>(f)] = static_cast<int32_t>(size < 0 ? size - 0.5 : size + 0.5);
     }
   }
 
-  // The scores of row i but for the cells.
-  void add_postings(int64_t i, float* score) {
-    s_.short_lists.clear();
-    s_.long_lists.clear();
-    for (int64_t f = x_.begin(from_ + i); f < x_.end(from_ + i); ++f) {
-      const uint32_t* of = ptr_ + x_.indices[f];
-      const uint32_t from = of[0] >> 2, to = of[1] >> 2;
-      if (from == to) continue;
-      const bool is_short = to - from < kLongList;
-      if (!is_short && with_cells_) continue;
-      (is_short ? s_.short_lists : s_.long_lists)
-          .push_back({lists_ + from, lists_ + to, of[0] & 3, value(f)});
+  // The row's lists in block b: s_.sorted those with tiles, s_.lists the others.
+  void find_lists(int64_t b, int64_t tiles) {
+    s_.lists.clear();
+    s_.with_tiles.clear();
+    s_.start.assign(2 * static_cast<size_t>(tiles) + 3, 0);
+    const int64_t from = x_.begin(row_);
+    const uint32_t* ptr = m_.ptr.data() + b * (m_.columns + 1);
+    const uint8_t* lists = m_.list.data() + m_.first[b];
+    for (int64_t f = from; f < x_.end(row_); ++f) {
+      if (f + kFarAhead < x_.end(row_)) prefetch(ptr + x_.indices[f + kFarAhead]);
+      if (f + kListsAhead < x_.end(row_)) prefetch(lists + (ptr[x_.indices[f + kListsAhead]] >> 3));
+      PackedList list = PackedList::open(m_, b, x_.indices[f], tiles);
+      list.a = s_.a[static_cast<size_t>(f - from)];
+      if (list.empty() || list.a == 0) continue;
+      (list.tiles ? s_.with_tiles : s_.lists).push_back(list);
     }
-    packed_kernels().start(m_.bias.size() ? m_.bias.data() + first_ : nullptr, options_.bias, places_, score);
-    std::fill(score + places_, score + padded_, 0.f);
-    add_all(s_.short_lists, score);
-    if (!with_cells_) {
-      add_all(s_.long_lists, score);
-    } else if (with_cells_ < padded_) {
-      add_rest(i, score);
-    }
-  }
-
-  // The long lists of row i behind the places with cells.
-  void add_rest(int64_t i, float* score) const {
-    const int64_t last = s_.start[static_cast<size_t>(i) + 1];
-    const auto rest = [&](int64_t f) -> const Cursor& {
-      return s_.numbered.rest(s_.list[static_cast<size_t>(f)]);
+    // Positive values first, then by falling number of tiles.
+    const auto key = [&](const PackedList& list) {
+      return static_cast<size_t>(tiles - list.tiles + (list.a < 0 ? tiles + 1 : 0));
     };
-    for (int64_t f = s_.start[static_cast<size_t>(i)]; f < last; ++f) {
-      if (f + kListsAhead < last) prefetch(rest(f + kListsAhead).at);
-      const Cursor& c = rest(f);
-      if (c.at == c.end) continue;
-      List list{c.at, c.end, c.width, s_.list_value[static_cast<size_t>(f)]};
-      uint32_t place = c.place;
-      if (c.second) {  // alone, then whole records
-        const uint8_t alone[] = {0, 0, 0, 0, c.at[kBytes[c.width] - 1], 0};
-        add({alone, alone + 6, 2, list.x}, place = c.next, score);
-        list.from += kBytes[c.width];
-      }
-      add(list, place, score);
-    }
+    for (const PackedList& list : s_.with_tiles) ++s_.start[key(list) + 1];
+    for (size_t i = 1; i < s_.start.size(); ++i) s_.start[i] += s_.start[i - 1];
+    s_.sorted.resize(s_.with_tiles.size());
+    for (const PackedList& list : s_.with_tiles) s_.sorted[static_cast<size_t>(s_.start[key(list)]++)] = list;
   }
 
-  // Finishes the places with cells, strip by strip.
-  void add_cells() {
-    const PackedRows rows{s_.start.data(), s_.list.data(), s_.list_value.data(), s_.own_list.data(),
-                          s_.own_value.data()};
-    bool hits[kRowGroup];
-    float scores[kRowGroup * kStrip];
-    for (int64_t place = 0; place < with_cells_; place += kStrip) {
-      const bool full = s_.numbered.decode(static_cast<uint32_t>(place + kStrip), level16_);
-      const PackedStrip strip{s_.numbered.cells(), full ? nullptr : s_.numbered.some(),
-                              calibration_.scale ? calibration_.scale + first_ + place : nullptr,
-                              calibration_.scale ? calibration_.shift + first_ + place : nullptr};
-      for (int64_t from = 0; from < n_; from += kRowGroup) {
-        const int64_t to = std::min(n_, from + kRowGroup);
-        packed_kernels().strip(strip, rows, from, to, partial() + place, stride_, s_.top.thresholds(), hits,
-                               scores);
-        for (int64_t i = from; i < to; ++i) {
-          if (hits[i - from]) keep_best(i, scores + (i - from) * kStrip - place, place, place + kStrip);
-        }
+  // Adds the tiles of s_.sorted and moves the lists, which then have postings only, to s_.lists.
+  void add_tiles(int32_t* sum) {
+    auto& lists = s_.sorted;
+    for (size_t first = 0, last; first < lists.size(); first = last) {
+      const bool negative = lists[first].a < 0;
+      last = first;
+      while (last < lists.size() && last < first + kListsAtOnce && (lists[last].a < 0) == negative) ++last;
+      for (size_t l = last; l < std::min(lists.size(), last + kListsAtOnce); ++l) {
+        for (int line = 0; line < 4; ++line) prefetch(lists[l].at + 64 * line);
+      }
+      auto n = static_cast<int>(last - first);
+      for (int64_t from = 0; n > 0;) {
+        const int64_t to = lists[first + static_cast<size_t>(n) - 1].tiles;
+        if (from < to) packed_kernels().tiles(lists.data() + first, n, from, to, sum);
+        from = to;
+        --n;
       }
     }
+    std::copy_if(lists.begin(), lists.end(), std::back_inserter(s_.lists),
+                 [](const PackedList& list) { return !list.empty(); });
   }
 
-  // Moves the scores of row i for the places [from, to) to its best.
-  void keep_best(int64_t i, const float* score, int64_t from, int64_t to) {
-    const float& threshold = s_.top.thresholds()[i];
-    for (int64_t t = from; (t = packed_kernels().next(score, t, to, threshold)) < to; t += kTile) {
-      for (int64_t p = t; p < std::min(places_, t + kTile); ++p) {
-        if (!(score[p] < threshold)) s_.top.push(i, {score[p], m_.label[first_ + p]});
+  // Moves the scores of a block's places to the row's best.
+  void rank(int64_t b, int64_t places, int32_t* sum) {
+    const int64_t first = b * kPlaces, whole = places / kTile * kTile;
+    PackedTile tile{m_.step.data() + first,
+                    m_.bias.size() ? m_.bias.data() + first : nullptr,
+                    calibration_.scale ? calibration_.scale + first : nullptr,
+                    calibration_.scale ? calibration_.shift + first : nullptr,
+                    unit_,
+                    x_bias_};
+    rank_tiles(tile, first, whole, kTile, sum);
+    if (whole == places) return;
+    float step[kTile] = {}, bias[kTile] = {};  // of the last tile, in full
+    std::copy(tile.step + whole, tile.step + places, step);
+    if (tile.bias) std::copy(tile.bias + whole, tile.bias + places, bias);
+    tile = {
+        step,  bias,   tile.scale ? tile.scale + whole : nullptr, tile.scale ? tile.shift + whole : nullptr,
+        unit_, x_bias_};
+    rank_tiles(tile, first + whole, kTile, places - whole, sum + whole);
+  }
+
+  void rank_tiles(const PackedTile& tile, int64_t first, int64_t n, int64_t of_tile, int32_t* sum) {
+    float scores[kTile];
+    const float& threshold = s_.top.thresholds()[0];
+    for (int64_t p = 0; (p = packed_kernels().next(tile, p, n, threshold, sum, scores)) < n; p += kTile) {
+      for (int64_t j = 0; j < of_tile; ++j) {
+        if (!(scores[j] < threshold)) s_.top.push(0, {scores[j], m_.label[first + p + j]});
       }
     }
   }
@@ -229,17 +170,20 @@ void predict_packed(const PackedView& m, const CsrView<>& x, const RowOptions& o
                     const Calibration& calibration, int64_t k, int threads, int32_t* ids, float* scores) {
   k = std::min(k, m.labels);
   if (k <= 0 || x.rows == 0) return;
-  const int64_t limit = rows_at_once(std::min(padded(m.places(0)), kMostCells) + 16, threads);
-  const int64_t batches = chunk_count(x.rows, limit * threads) * threads;
-  const int64_t batch = std::max(kFewRows, chunk_count(x.rows, batches));
   std::vector<Scratch> scratch(static_cast<size_t>(threads));
-  parallel_for(chunk_count(x.rows, batch), threads, [&](int64_t c, int thread) {
+  parallel_for(chunk_count(x.rows, kRowsOfTask), threads, [&](int64_t c, int thread) {
     Scratch& s = scratch[static_cast<size_t>(thread)];
-    const int64_t from = c * batch, to = std::min(x.rows, from + batch);
-    Batch rows(m, x, options, calibration, from, to, k, s);
-    for (int64_t b = 0; b < m.blocks(); ++b) rows.run(b);
-    for (int64_t i = from; i < to; ++i) {
-      const Scored* best = s.top.sorted(i - from);
+    if (!s.sums) {
+      const int64_t bytes = (kFront + whole_tiles(m.places(0)) + kMostLead) * int64_t{sizeof(int32_t)};
+      s.sums = std::make_unique<Recycled>(bytes);
+      std::memset(s.sums->data(), 0, static_cast<size_t>(bytes));
+      s.top = TopKRows(1, k);
+    }
+    for (int64_t i = c * kRowsOfTask; i < std::min(x.rows, (c + 1) * kRowsOfTask); ++i) {
+      s.top.reset(1);
+      RowPass row(m, x, options, calibration, i, s);
+      for (int64_t b = 0; b < m.blocks(); ++b) row.run(b);
+      const Scored* best = s.top.sorted(0);
       for (int64_t j = 0; j < k; ++j) {
         ids[i * k + j] = best[j].id;
         scores[i * k + j] = best[j].score;

@@ -116,7 +116,7 @@ Batch batch(int64_t columns) {
 template <class Predict>
 void predict(int64_t labels, int64_t columns, bool has_bias, bool calibrated, Predict&& call) {
   const Batch x = batch(columns - has_bias);
-  const auto padded = static_cast<size_t>((labels + kStrip - 1) / kStrip * kStrip);  // whole tiles, too
+  const auto padded = static_cast<size_t>((labels + kTile - 1) / kTile * kTile);
   const std::vector<float> scale(padded, 2.f), shift(padded, -1.f);
   const Calibration calibration{calibrated ? scale.data() : nullptr, calibrated ? shift.data() : nullptr};
   const int64_t k = labels < 4 ? labels : 4;
@@ -153,10 +153,8 @@ void exact(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint3
 
 void packed(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint32_t step, xmc::Rng& rng) {
   const Rows<int32_t> rows = good_rows<int32_t>(labels, columns, step, rng);
-  std::vector<float> level(kLevels);
-  for (int64_t i = 1; i < kLevels; ++i) level[static_cast<size_t>(i)] = static_cast<float>(i - 128) / 64;
   const bool has_bias = labels % 2;
-  Packed p = pack(labels, columns, {{0, rows.view(columns)}}, has_bias, 0.f, level.data(), 1);
+  Packed p = pack(labels, columns, {{0, rows.view(columns)}}, has_bias, 0.f, 1);
   for (; size >= 4; b += 4, size -= 4) {
     switch (b[0] % 8) {
       case 0:
@@ -166,7 +164,7 @@ void packed(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint
         change(p.bias, b);
         break;
       case 2:
-        change(level, b);
+        change(p.step, b);
         break;
       case 3:
         change(p.first, b);
@@ -185,8 +183,8 @@ void packed(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint
   const auto span = []<class T>(const std::vector<T>& v) {
     return xmc::Span<const T>{v.data(), static_cast<int64_t>(v.size())};
   };
-  const PackedView view{labels,      columns,       span(p.label), span(p.bias),
-                        span(level), span(p.first), span(p.ptr),   span(p.list)};
+  const PackedView view{labels,       columns,       span(p.label), span(p.bias),
+                        span(p.step), span(p.first), span(p.ptr),   span(p.list)};
   check_packed(view);
   try {
     unpack(view);

@@ -45,14 +45,31 @@ def weights(folder):
 
 
 def fill_packed(W, t):
+    lane = np.arange(64) % 16 // 4 * 16 + np.arange(64) // 16 * 4 + np.arange(64) % 4  # of each bit of a mask
     ptr = t["ptr"].reshape(-1, W.shape[1] + 1).astype(np.int64)
     for b, c in np.ndindex(len(ptr), W.shape[1]):
-        bytes_ = t["list"][t["first"][b] + (ptr[b, c] >> 2) : t["first"][b] + (ptr[b, c + 1] >> 2)]
-        record = bytes_.reshape(-1, (3, 4, 6)[ptr[b, c] & 3])  # gaps of two postings, then their codes
-        narrow = np.stack([record[:, 0] & 15, record[:, 0] >> 4], 1) if record.shape[1] == 3 else None
-        gaps = narrow if narrow is not None else record[:, :-2].copy().view(f"<u{record.shape[1] // 2 - 1}")
-        place, code = np.cumsum(gaps.ravel(), dtype=np.int64) - 1, record[:, -2:].ravel()
-        W[t["label"][b * 65536 + place[code > 0]], c] = t["level"][code[code > 0]]
+        left, flags = (
+            t["list"][t["first"][b] + (ptr[b, c] >> 3) : t["first"][b] + (ptr[b, c + 1] >> 3)],
+            ptr[b, c] & 7,
+        )
+        tiles = int(left[:2].view("<u2")[0]) if flags & 4 else 0
+        left, places, q = left[2:] if flags & 4 else left, [], []
+        for tile in range(tiles):
+            bits = np.flatnonzero(np.unpackbits(left[:8], bitorder="little"))
+            places.append(64 * tile + lane[bits])
+            q.append(left[8 : 8 + len(bits)])
+            left = left[8 + len(bits) :]
+        n = len(left) * 2 // (3, 4, 6)[flags & 3]
+        gaps = left[: len(left) - n]
+        if flags & 3 == 0:
+            gaps = np.stack([gaps & 15, gaps >> 4], 1).ravel()[:n]
+        elif flags & 3 == 2:
+            gaps = gaps.copy().view("<u2")
+        places.append(64 * tiles - 1 + np.cumsum(gaps, dtype=np.int64))
+        q.append(left[len(left) - n :])
+        place, q = b * 65536 + np.concatenate(places), np.concatenate(q).view(np.int8)
+        place, q = place[q != 0], q[q != 0]
+        W[t["label"][place], c] = q.astype(np.float32) * t["step"][place]
     if len(t["bias"]):
         W[t["label"], -1] = t["bias"]
 

@@ -84,15 +84,13 @@ void models() {
   const Matrix weights = random(kLabels, kColumns, 6, 1), rows = random(kRows, kColumns, 4, 2);
   const CsrView<> w = weights.view(kColumns), x = rows.view(kColumns);
   const std::vector<LabelBlock> blocks{{0, w}};
-  std::vector<float> level(kLevels);
-  for (int64_t i = 1; i < kLevels; ++i) level[static_cast<size_t>(i)] = static_cast<float>(i - 128) / 100;
   const Layout layout = Layout::build(kLabels, kColumns, blocks, Layout::kMinDensity, 2);
-  const Packed p = pack(kLabels, kColumns, blocks, false, 0.f, level.data(), 2);
+  const Packed p = pack(kLabels, kColumns, blocks, false, 0.f, 2);
   const auto span = []<class T>(const std::vector<T>& v) {
     return Span<const T>{v.data(), static_cast<int64_t>(v.size())};
   };
-  const PackedView small{kLabels,     kColumns,      span(p.label), span(p.bias),
-                         span(level), span(p.first), span(p.ptr),   span(p.list)};
+  const PackedView small{kLabels,      kColumns,      span(p.label), span(p.bias),
+                         span(p.step), span(p.first), span(p.ptr),   span(p.list)};
   const auto best = [&](bool packed, int threads) {
     std::vector<int32_t> ids(kRows * kBest);
     std::vector<float> scores(ids.size());
@@ -112,7 +110,7 @@ void models() {
     check_rows(w, static_cast<int64_t>(weights.indices.size()), 2);
     check_packed(small);
     if (caller == 0) Layout::build(kLabels, kColumns, blocks, Layout::kMinDensity, 2);
-    if (caller == 1) pack(kLabels, kColumns, blocks, false, 0.f, level.data(), 2);
+    if (caller == 1) pack(kLabels, kColumns, blocks, false, 0.f, 2);
   });
 }
 

@@ -14,7 +14,7 @@ from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, aligned, features, to_scipy, valid_csr
 from xmc_fast.model._storage import Block
 
-PAD = 128  # labels: csrc reads calibrations in whole tiles or strips
+PAD = 64  # labels: csrc reads calibrations in whole tiles
 NONE = np.empty(0, np.float32)
 
 
@@ -35,7 +35,7 @@ def build_layout(
 
 
 def in_layout(values: npt.NDArray[np.float32], order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Per-label values in the order of a layout, zero-padded to whole strips."""
+    """Per-label values in the order of a layout, zero-padded to whole tiles."""
     return np.concatenate([values[order], np.zeros(-len(values) % PAD, np.float32)])
 
 

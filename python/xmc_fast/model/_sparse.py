@@ -214,7 +214,8 @@ class SparseModel:
     ) -> SparseModel:
         """The model in the small form: fewer weights, one byte each, predicting as it is stored.
 
-        Weights are pruned at a threshold and rounded to 255 values. The threshold is ``delta`` if given; else
+        Weights are pruned at a threshold and rounded to multiples of 1/127 of their label's largest; values of a row
+        are rounded to 1/32,767 of its largest when the model predicts. The threshold is ``delta`` if given; else
         with ``max_bytes`` the smallest one whose weights fit; else with held-out rows the largest one that costs
         at most ``max_loss``; else 0.03, which costs no accuracy with the default parameters of `OneVsAll`.
 
