@@ -12,6 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from reference import linear as reference
 from xmc_fast import OneVsAll, SparseModel
+from xmc_fast.data import make_synthetic
 
 
 def problem(n=200, D=40, L=37, seed=0, density=0.15):
@@ -219,6 +220,15 @@ def test_labels_of_one_class_get_the_constant_model():
     assert scores[:, 1].min() > 0.9
     assert model.report_["status"][:2].tolist() == [2, 2]
     assert model.report_["seconds"][:2].tolist() == [0, 0]
+
+
+def test_no_positives_on_many_rows_end_where_rounding_does():
+    """The limit of such a label falls with the rows, below what 32 bits can reach."""
+    X = make_synthetic(5000, 135_909, 50_000, features_per_point=15, signal=0.6, random_state=0).X
+    report = OneVsAll(prune=0).fit(X, sp.csr_matrix((5000, 1))).report_
+    assert report["outer_iterations"][0] <= 8
+    assert report["objective"][0] < 0.5  # that of the bias alone
+    assert report["gradient_norm"][0] < 0.01
 
 
 def test_partial_labels_are_the_same_bits():

@@ -416,7 +416,9 @@ DualStart solve_dual_start(const LinearProblem& problem, const PreparedFeatures&
   out.w.assign(X.D, 0.f);
   out.alpha.assign(X.n, 0.f);
   if (X.n == 0) return out;
-  DualSolver::State s(problem, X, out, {});
+  LinearProblem rounded = problem;  // its limit may be below what rounding allows
+  rounded.max_iter = std::min(problem.max_iter, kBaseRounds);
+  DualSolver::State s(rounded, X, out, {});
   Rng rng(problem.seed);
   int64_t next = 0;
   s.refill(&kNoLabel, 1, &next, 0.1, rng);

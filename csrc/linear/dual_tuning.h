@@ -35,6 +35,8 @@ inline constexpr double kWarmSlight = 1;  // kSlight there: few of the rows that
 
 // ---- The end
 inline constexpr double kPromising = 1.5;  // the exact gradient is computed below this many limits
+inline constexpr int kBaseRounds =
+    8;  // of the solution without positives: further ones only move rounding errors
 inline constexpr int kCloser = 8;  // rounds spent on the bound of |w - w*| at most (rounding may forbid it)
 inline constexpr double kCentered = 0.5;  // of the limit, with a bias, whose part of g is about 0 then
 
