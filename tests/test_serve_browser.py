@@ -120,6 +120,30 @@ def test_type_and_see_why(page, folder):
     playwright.expect(page.locator("#suggestions li")).not_to_have_count(4)
 
 
+def test_explanations_as_a_page(browser, folder, tmp_path):
+    text, written = "Egg yolk & <b>fridge</b>", tmp_path / "why.html"
+    assert main(["tag", str(folder), text, "--html", str(written)]) == 0
+    page = browser.new_page()
+    page.goto(written.as_uri())
+    model = TextClassifier.load(folder)
+    shown = page.locator(".xmc-explanation")
+    assert shown.count() == len(model.predict_one(text))
+    best = shown.first
+    assert best.locator("p").last.inner_text() == text  # words in tags are words, not tags
+    label = best.locator("b").first.inner_text()
+    assert label == model.predict_one(text, 1)[0].label
+    signs = {
+        text[slice(*span)]: c.contribution > 0
+        for c in model.explain(text, label).contributions
+        for span in c.spans
+        if c.contribution
+    }
+    marks = best.locator("mark")
+    colour = "mark => [mark.innerText, getComputedStyle(mark).backgroundColor.startsWith('rgba(46, 160, 67')]"
+    assert dict(marks.evaluate_all(f"marks => marks.map({colour})")) == signs
+    page.close()
+
+
 def test_decisions_become_a_file_for_update(page, folder, tmp_path):
     type_text(page, 'an "egg", yolk\nand shell')
     page.get_by_role("button", name="Accept eggs").click()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -104,8 +107,22 @@ def test_command(tmp_path, capsys):
     assert "nothing to do" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("after_save", [False, True])
-def test_command_that_was_stopped(tmp_path, capsys, monkeypatch, after_save):
+KILLED = """
+import os, signal, sys
+from xmc_fast import TextClassifier
+from xmc_fast.cli import main
+save = TextClassifier.save
+def killed(self, folder):
+    if sys.argv[1] == "after":
+        save(self, folder)
+    os.kill(os.getpid(), signal.SIGKILL)
+TextClassifier.save = killed
+main(["update", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_command(tmp_path, capsys, moment):
     """Run again it ends with the same bytes, whether the model was in place already or not."""
 
     def write(name, texts, tags):
@@ -116,29 +133,20 @@ def test_command_that_was_stopped(tmp_path, capsys, monkeypatch, after_save):
     def files(folder):
         return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
-    class Stopped(BaseException):
-        pass
-
     model, straight = tmp_path / "model", tmp_path / "straight"
     new = write("new.jsonl", NEW, NEW_TAGS)
     assert main(["train", write("old.jsonl", TEXTS * 3, TAGS * 3), str(model), "--keep-state"]) == 0
     assert main(["update", str(model), new, "--out", str(straight)]) == 0
-    save = TextClassifier.save
-
-    def stopped(self, folder):
-        if after_save:
-            save(self, folder)
-        raise Stopped
-
-    monkeypatch.setattr(TextClassifier, "save", stopped)
-    with pytest.raises(Stopped):
-        main(["update", str(model), new])
-    monkeypatch.undo()
+    before = files(model)
+    ended = subprocess.run([sys.executable, "-c", KILLED, moment, str(model), new], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (files(model) == before) == (moment == "before")
+    assert xmc_fast.load(model).predict_one("green tea")[0].label == "drink"
     left = tmp_path / ".model.update"
     assert list(left.glob("solved/block-*"))
     capsys.readouterr()
     assert main(["update", str(model), new]) == 0
-    assert ("complete before it was stopped" in capsys.readouterr().out) == after_save
+    assert ("complete before it was stopped" in capsys.readouterr().out) == (moment == "after")
     assert not left.exists()
     assert files(model) == files(straight)
     # what another command has left is in nobody's way

@@ -44,7 +44,7 @@ PARTS = {
     ),
     "tune": Part(
         "tune",
-        "python -m bench.speed.bench_tune debtags",
+        "python -m bench.speed.bench_tune debtags eurlex57k tibkat-gnd",
         {
             "set": "set",
             "tuned for": "metric",

@@ -1,10 +1,11 @@
 """Updates against a full fit of the same data, CPU seconds of one thread, in one run.
 
-    python -m bench.speed.bench_update [debtags eurlex57k tibkat-gnd] [--labels N] [--checked 256]
+    python -m bench.speed.bench_update [debtags eurlex57k tibkat-gnd] [--labels N] [--checked 256] [--only labels]
 
 Of each set, after one fit of everything (with its state kept): the last 1,000 labels (or a fortieth of them) as new
-ones, 5 % of the rows, the same with 5 % of the labels, and 0.1 % of the rows. The model without 5 % of the rows is
-fitted; those without some labels, or without 0.1 % of the rows, are fitted models from which an update took them.
+ones, 5 % of the rows, the same with 5 % of the labels, and 0.1 % of the rows (--only: the first, or the others). The
+model without 5 % of the rows is fitted; those without some labels, or without 0.1 % of the rows, are fitted models
+from which an update took them.
 For new labels the weights must have the same bytes; for new rows the table has the worst f(w) / min f over a random
 choice of labels (a model of these alone, prune=0, the minimum bounded from a fit at tol 1e-4), and P@1, P@3, P@5 of the
 usual models on the test rows.
@@ -72,7 +73,7 @@ def precision(model: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> list[float]:
     return [round(100 * float(report[f"precision@{k}"]), 2) for k in (1, 3, 5)]
 
 
-def measure(name: str, labels: int | None, checked: int, table: Table) -> None:
+def measure(name: str, labels: int | None, checked: int, only: str | None, table: Table) -> None:
     X, Y = load(name)
     X_test, Y_test = load(name, "test")
     present = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())[:labels]
@@ -109,9 +110,13 @@ def measure(name: str, labels: int | None, checked: int, table: Table) -> None:
         table.save()
         return model
 
-    new = min(1000, max(1, Y.shape[1] // 40))
-    less = copy.copy(full).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
-    add(f"{new:,} new labels", lambda: less.update(old_labels=Y), less, same_bytes=True)
+    if only != "rows":
+        new = min(1000, max(1, Y.shape[1] // 40))
+        less = copy.copy(full).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
+        add(f"{new:,} new labels", lambda: less.update(old_labels=Y), less, same_bytes=True)
+        del less
+    if only == "labels":
+        return
     ratios = worst_of_cases(X, Y, checked) if checked else {}
     n = X.shape[0] - round(0.05 * X.shape[0])
     old = OneVsAll(n_jobs=1).fit(X[:n], Y[:n], keep_state=True)
@@ -161,10 +166,11 @@ def main() -> None:
     parser.add_argument(
         "--checked", type=int, default=256, help="labels whose minimum is looked for (0: none)"
     )
+    parser.add_argument("--only", choices=["labels", "rows"], help="only new labels, or only new rows")
     arguments = parser.parse_args()
     table = Table("update", COLUMNS)
     for name in arguments.sets:
-        measure(name, arguments.labels, arguments.checked, table)
+        measure(name, arguments.labels, arguments.checked, arguments.only, table)
 
 
 if __name__ == "__main__":

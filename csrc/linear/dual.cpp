@@ -30,7 +30,7 @@ struct DualSolver::State {
   const DualOptions options;
   const DualKernels& kernels = dual_kernels();
 
-  Buffer<float> w, g, alpha, slacks;
+  Buffer<float> w, g, alpha, slacks;  // alpha: 0 in free lanes
   Buffer<uint16_t> positive, masks;
   Buffer<uint8_t> flags;  // n: rows the full pass must look at; 2 while a working set is collected
   Buffer<int32_t> rows;
@@ -66,7 +66,7 @@ struct DualSolver::State {
         weights(x),
         sum(x.D),
         epoch_order(x),
-        zeros(o.old.bias_weight ? std::max(x.n, x.D) : 0) {
+        zeros(o.old.bias_weight ? x.D : 0) {
     std::fill_n(half_inverse_positive, kLanes, 1.f);
     view.n = X.n;
     view.D = X.D;
@@ -162,12 +162,13 @@ struct DualSolver::State {
       for_lanes(fresh, [&](int l) { warm |= static_cast<uint32_t>(options.old.has(labels[t++])) << l; });
       if (const uint32_t cold = fresh & ~warm) {
         kernels.fill(w.data(), start.w.data(), X.D, cold);
-        kernels.fill(alpha.data(), start.alpha.data(), X.n, cold);
-        for (const int32_t i : start.rows) flags[i] = 2;
+        for (const int32_t i : start.rows) {
+          flags[i] = 2;
+          for_lanes(cold, [&](int l) { alpha[int64_t{i} * kLanes + l] = start.alpha[i]; });
+        }
       }
       if (warm) {
         kernels.fill(w.data(), zeros.data(), X.D, warm);
-        kernels.fill(alpha.data(), zeros.data(), X.n, warm);
         std::fill(flags.data() + options.old_rows, flags.data() + X.n, uint8_t{2});
       }
       for_lanes(fresh, [&](int l) { start_lane(l, labels[first++], tightness); });
@@ -371,6 +372,9 @@ struct DualSolver::State {
   }
 
   void release(int l) {
+    for (int64_t u = 0; u < found.count; ++u) {
+      if (found.masks[u] >> l & 1) alpha[int64_t{found.rows[u]} * kLanes + l] = 0;
+    }
     const auto positives = problem.positive_rows(lane[l].label);
     for (const int32_t i : positives) positive[i] = static_cast<uint16_t>(positive[i] & ~(1u << l));
     if (X.bias != 0) bias_guess.add(positives.size(), bias_weight(l));

@@ -80,8 +80,9 @@ def _dense(matrix: Any) -> npt.NDArray[np.float32]:
 def _scale(X: Any) -> npt.NDArray[np.float32]:
     """1 / |x| of each row, 1 for empty rows."""
     if sp.issparse(X):
-        sums = np.concatenate([[0], np.cumsum(np.square(X.data, dtype=np.float64))])
-        squares = sums[X.indptr[1:]] - sums[X.indptr[:-1]]
+        filled = np.flatnonzero(np.diff(X.indptr))
+        squares = np.zeros(X.shape[0])
+        squares[filled] = np.add.reduceat(np.square(X.data), X.indptr[filled], dtype=np.float64)
     else:
         squares = np.square(X, dtype=np.float64).sum(axis=1)
     return (1 / np.sqrt(np.where(squares > 0, squares, 1))).astype(np.float32)

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from xmc_fast._folder import ModelFormatError, replace_folder
 from xmc_fast._folder import write_manifest as write_json
-from xmc_fast._validate import Csr, to_scipy
+from xmc_fast._validate import to_scipy
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
 
 FOLDER, KIND = "state", "fit_state"
@@ -98,12 +98,8 @@ class FitState:
             raise ModelFormatError(f"{path}: damaged, {error}") from None
 
 
-def state_of(
-    x: Csr | npt.NDArray[np.float32], y: Csr, reports: list[dict[str, Any]], settings: dict[str, Any]
-) -> FitState:
+def state_of(X: Any, Y: sp.csr_matrix, reports: list[dict[str, Any]], settings: dict[str, Any]) -> FitState:
     """The state of a fit from the reports of its blocks, in order."""
-    X = to_scipy(x.indptr, x.indices, x.data, x.shape) if isinstance(x, Csr) else x
-    Y = to_scipy(y.indptr, y.indices, np.ones(len(y.indices), np.float32), y.shape)
     objective, gap = (np.concatenate([report[name] for report in reports]) for name in ("objective", "gap"))
     if "alpha" in reports[0]:
         starts = np.cumsum([0] + [len(report["alpha"]) for report in reports])

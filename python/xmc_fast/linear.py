@@ -21,7 +21,7 @@ from xmc_fast._spill import least_memory
 from xmc_fast._state import FOLDER as STATE
 from xmc_fast._state import FitState, state_of
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import dense_features, features, fingerprint, to_scipy
+from xmc_fast._validate import Csr, dense_features, features, fingerprint, matrix_of, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import RowExplanation, SparseModel, explain_row
@@ -217,7 +217,8 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         self.state_ = None
         if keep_state:
             count = len(blocks_of(*label_range, work.block_size))
-            self.state_ = state_of(x, y, store.with_multipliers(count), settings)
+            rows = matrix_of(x) if isinstance(x, Csr) else x
+            self.state_ = state_of(rows, matrix_of(y), store.with_multipliers(count), settings)
             store.add_state(self.state_)
         if self.size != "exact":
             most = None if self.size == "small" else int(self.size)

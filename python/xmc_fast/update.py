@@ -22,7 +22,7 @@ from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, joined_repo
 from xmc_fast._problem import check_parameters, problem_of, seed_of, settings_of
 from xmc_fast._screen import added_loss
 from xmc_fast._state import FitState, state_of
-from xmc_fast._validate import dense_features, features, fingerprint, matrix_of, to_scipy
+from xmc_fast._validate import aligned, dense_features, features, fingerprint, matrix_of, to_scipy
 from xmc_fast._validate import labels as labels_of
 from xmc_fast.model import Block, SparseModel
 
@@ -146,13 +146,15 @@ def find_change(
     gained[new_y.indices] = True
     gone = np.setdiff1d(np.arange(n), rows, assume_unique=True)
     changed[old_y[gone].indices] = True
-    every = sp.vstack([before[rows], _wide(new_y, width)], format="csr")[:, labels]
-    every.sort_indices()
+    every = sp.vstack([_taken(before, rows), _wide(new_y, width)], format="csr")
+    if len(labels) < width:
+        every = every[:, labels]
+        every.sort_indices()
     if sp.issparse(state.X):
-        kept = state.X[rows] if len(gone) else state.X
-        X_all: Any = sp.vstack([_wide(kept, new_x.shape[1]), new_x], format="csr").astype(np.float32)
+        X_all: Any = sp.vstack([_wide(_taken(state.X, rows), new_x.shape[1]), new_x], format="csr")
     else:
-        X_all = np.vstack([state.X[rows], new_x.reshape(-1, state.X.shape[1])]).astype(np.float32)
+        X_all = np.vstack([state.X[rows], new_x.reshape(-1, state.X.shape[1])])
+    X_all = X_all.astype(np.float32, copy=False)
     return Change(
         X_all,
         every,
@@ -202,24 +204,19 @@ def _touched(
 def _start(state: FitState, change: Change, trained: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
     """The multipliers of the labels to train, in the rows of the new data; 0 where a row's label changed."""
     old = change.labels[trained]
-    alpha = state.alpha[np.maximum(old, 0)].tocoo()
-    place = np.full(state.X.shape[0], -1, np.int64)
-    place[change.rows] = np.arange(len(change.rows))
-    keep = (old[alpha.row] >= 0) & (place[alpha.col] >= 0)
-    rows, cols, data = alpha.row[keep], place[alpha.col[keep]], alpha.data[keep]
+    A = _in_new_rows(_taken(state.alpha, old), change)
     if change.relabelled:
+        n = np.int64(len(change.rows))
         before = sp.csr_matrix(state.Y[change.rows][:, np.maximum(old, 0)])
-        moved = (before != change.Y[: len(change.rows)][:, trained]).tocsc()
-        pairs = np.repeat(np.arange(len(trained)), np.diff(moved.indptr)) * len(change.rows) + moved.indices
-        same = ~np.isin(rows * np.int64(len(change.rows)) + cols, pairs)
-        rows, cols, data = rows[same], cols[same], data[same]
-    A = sp.csr_matrix((data, (rows, cols)), (len(trained), change.X.shape[0]))
-    A.sort_indices()
+        moved = (before != change.Y[:n][:, trained]).tocsc()
+        pairs = np.repeat(np.arange(len(trained)), np.diff(moved.indptr)) * n + moved.indices
+        rows = np.repeat(np.arange(len(trained)), np.diff(A.indptr))
+        A = _entries(A, ~np.isin(rows * n + A.indices, pairs))
     bias = np.where(old >= 0, state.bias_weight[np.maximum(old, 0)], np.nan).astype(np.float32)
     return {
         "alpha_indptr": A.indptr.astype(np.int64),
-        "alpha_rows": A.indices.astype(np.int32),
-        "alpha": A.data.astype(np.float32),
+        "alpha_rows": aligned(A.indices, np.int32),
+        "alpha": aligned(A.data, np.float32),
         "bias_weights": bias,
         "old_objective": state.objective[np.maximum(old, 0)],
     }
@@ -240,7 +237,8 @@ def _solve(
     if start is None:  # the blocks of a fit
         y, label_range = labels_of(change.Y), (int(trained[0]), int(trained[-1]) + 1)
     else:
-        y, label_range = labels_of(change.Y[:, trained]), (0, len(trained))
+        some = change.Y if len(trained) == change.Y.shape[1] else change.Y[:, trained]
+        y, label_range = labels_of(some), (0, len(trained))
     check_parameters(estimator)
     seed = seed_of(estimator)
     arrays, options = problem_of(estimator, x, y, label_range, seed)
@@ -275,18 +273,27 @@ def _assemble(
     if start == first and len(trained) == n_labels - first and not start % size:
         place = [start, *(start + np.cumsum([b.n_labels for b in solved])).tolist()]
         return kept + [Block(place[i], n_columns, b.indptr, b.indices, b.data) for i, b in enumerate(solved)]
-    W = old.to_csr().astype(np.float32)
+    new = sp.vstack([b.to_csr() for b in solved], format="csr") if solved else None
+    if same and np.array_equal(change.labels, np.arange(old.n_labels)):
+        return [_with_rows(b, trained, new) for b in old.blocks]
+    W = old.to_csr()
     if n_columns != old.n_columns:  # the bias's weight stays the last
         columns = W.indices.copy()
         if old.bias is not None:
             columns[columns == old.n_columns - 1] = n_columns - 1
         W = to_scipy(W.indptr, columns, W.data, (W.shape[0], n_columns))
-    parts = [W, *(b.to_csr() for b in solved)]
-    source = np.maximum(change.labels, 0)
-    source[trained] = W.shape[0] + np.arange(len(trained))
-    every = sp.vstack(parts, format="csr")[source[start:]]
+    every = _replaced(_taken(W, change.labels), trained, new)[start:]
     cuts = [start + cut for cut in range(0, n_labels - start, size)] + [n_labels]
     return kept + [Block.from_csr(every[a - start : b - start], a) for a, b in itertools.pairwise(cuts)]
+
+
+def _with_rows(block: Block, trained: npt.NDArray[np.int64], new: Any) -> Block:
+    """A block with the labels that were trained."""
+    first, last = np.searchsorted(trained, [block.first_label, block.first_label + block.n_labels])
+    if first == last:
+        return block
+    rows = _replaced(block.to_csr(), trained[first:last] - block.first_label, new[first:last])
+    return Block(block.first_label, block.n_columns, rows.indptr.astype(np.int64), rows.indices, rows.data)
 
 
 def _new_state(
@@ -298,24 +305,15 @@ def _new_state(
 ) -> FitState:
     """The state of the new model; labels that were left alone keep their multipliers."""
     old = np.maximum(change.labels, 0)
-    place = np.full(state.X.shape[0], -1, np.int64)
-    place[change.rows] = np.arange(len(change.rows))
-    n = change.X.shape[0]
-    kept = state.alpha[old].tocoo()
-    mine = np.ones(len(old), bool)
-    mine[trained] = False
-    keep = mine[kept.row] & (place[kept.col] >= 0)
     bias, objective, gap = state.bias_weight[old], state.objective[old], state.gap[old]
-    rows, cols, data = kept.row[keep], place[kept.col[keep]], kept.data[keep]
-    if len(trained):
-        x = features(change.X) if sp.issparse(change.X) else change.X
-        new = state_of(x, labels_of(change.Y), reports, settings)
-        coo = new.alpha.tocoo()
-        rows = np.concatenate([rows, trained[coo.row]])
-        cols, data = np.concatenate([cols, coo.col]), np.concatenate([data, coo.data])
-        bias[trained], objective[trained], gap[trained] = new.bias_weight, new.objective, new.gap
-    alpha = sp.csr_matrix((data, (rows, cols)), (len(old), n), dtype=np.float32)
-    alpha.sort_indices()
+    if not len(trained):
+        alpha = _in_new_rows(_taken(state.alpha, change.labels), change)
+        return FitState(change.X, change.Y, alpha, bias, objective, gap, settings)
+    new = state_of(change.X, change.Y, reports, settings)
+    if len(trained) == len(old):
+        return new
+    alpha = _replaced(_in_new_rows(_taken(state.alpha, change.labels), change), trained, new.alpha)
+    bias[trained], objective[trained], gap[trained] = new.bias_weight, new.objective, new.gap
     return FitState(change.X, change.Y, alpha, bias, objective, gap, settings)
 
 
@@ -369,3 +367,50 @@ def _kept(name: str, removed: Any, count: int) -> npt.NDArray[np.int64]:
 def _wide(matrix: Any, columns: int) -> sp.csr_matrix:
     """The same entries in a matrix of more columns."""
     return to_scipy(matrix.indptr, matrix.indices, matrix.data, (matrix.shape[0], columns))
+
+
+def _taken(matrix: Any, rows: npt.NDArray[np.int64]) -> sp.csr_matrix:
+    """Rows of a matrix, an empty one for -1; the matrix itself if these are its rows."""
+    count = matrix.shape[0]
+    if np.array_equal(rows, np.arange(count)):
+        return matrix
+    indptr = np.append(matrix.indptr, matrix.indptr[-1])
+    more = to_scipy(indptr, matrix.indices, matrix.data, (count + 1, matrix.shape[1]))
+    return more[np.where(rows < 0, count, rows)]
+
+
+def _in_new_rows(alpha: sp.csr_matrix, change: Change) -> sp.csr_matrix:
+    """Multipliers (labels x old rows) in the rows of the new data."""
+    shape = (alpha.shape[0], change.X.shape[0])
+    if not len(change.removed_rows):
+        return to_scipy(alpha.indptr, alpha.indices, alpha.data, shape)
+    place = np.full(alpha.shape[1], -1, np.int32)
+    place[change.rows] = np.arange(len(change.rows))
+    moved = to_scipy(alpha.indptr, place[alpha.indices], alpha.data, shape)
+    return _entries(moved, moved.indices >= 0)
+
+
+def _entries(matrix: sp.csr_matrix, keep: npt.NDArray[np.bool_]) -> sp.csr_matrix:
+    """Those of its entries that are marked."""
+    kept = np.concatenate([[0], np.cumsum(keep)])
+    return to_scipy(kept[matrix.indptr], matrix.indices[keep], matrix.data[keep], matrix.shape)
+
+
+def _replaced(matrix: sp.csr_matrix, places: npt.NDArray[np.int64], rows: Any) -> sp.csr_matrix:
+    """The matrix with some rows (ascending) replaced, in one copy."""
+    if not len(places):
+        return matrix
+    size = np.diff(matrix.indptr)
+    size[places] = np.diff(rows.indptr)
+    cuts = [0, *np.ravel([matrix.indptr[places], matrix.indptr[places + 1]], "F").tolist(), matrix.indptr[-1]]
+    ends = rows.indptr.tolist()
+
+    def joined(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        parts = [old[cuts[0] : cuts[1]]]
+        for k in range(len(places)):
+            parts += [new[ends[k] : ends[k + 1]], old[cuts[2 * k + 2] : cuts[2 * k + 3]]]
+        return np.concatenate(parts)
+
+    indptr = np.concatenate([[0], np.cumsum(size, dtype=np.int64)])
+    shape = (matrix.shape[0], matrix.shape[1])
+    return to_scipy(indptr, joined(matrix.indices, rows.indices), joined(matrix.data, rows.data), shape)
