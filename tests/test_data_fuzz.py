@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -260,3 +261,74 @@ def test_a_changed_file_of_numpy(path, draw):
     if found is not None:
         assert [part.has_canonical_format for part in found] == [True, True]
         assert found.X.shape[0] == found.Y.shape[0]
+
+
+# ---- a thesaurus in its three forms
+
+KINDS = ("prefLabel", "altLabel", "hiddenLabel")
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+LITERAL = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Cn"], include_characters="\n\t'\"\\"), max_size=6
+)
+NAMES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(KINDS), LITERAL, st.sampled_from(["", "de", "en-GB"])),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+def quoted(text, how):
+    text = text.replace("\\", "\\\\").replace(how[0], "\\" + how[0])
+    return how + (text if len(how) == 3 else text.replace("\n", "\\n")) + how
+
+
+def turtle(names, draw):
+    space = st.sampled_from([" ", "\n", '\t# a "comment" .\n', "  "])
+    out = ["@prefix e: <http://e/> .", f"PREFIX s: <{SKOS}>"]
+    for concept, kind, text, language in names:
+        subject, predicate = draw(
+            st.sampled_from([(f"e:{concept}", f"s:{kind}"), (f"<http://e/{concept}>", f"<{SKOS}{kind}>")])
+        )
+        how = draw(st.sampled_from(['"', "'", '"""', "'''"]))
+        literal = quoted(text, how) + (language and "@" + language)
+        other = draw(st.sampled_from(["", "s:broader [ s:prefLabel 'no' ] , e:x ;", "a s:Concept ;"]))
+        out.append(draw(space).join(filter(None, [subject, other, predicate, literal, "."])))
+    return draw(space).join(out)
+
+
+def triples(names, _):
+    return "".join(
+        f"<http://e/{c}> <{SKOS}{kind}> {quoted(text, chr(34))}{language and '@' + language} .\n"
+        for c, kind, text, language in names
+    )
+
+
+def rdf(names, _):
+    root = ElementTree.Element("{http://www.w3.org/1999/02/22-rdf-syntax-ns#}RDF")
+    for concept, kind, text, language in names:
+        about = {"{http://www.w3.org/1999/02/22-rdf-syntax-ns#}about": f"http://e/{concept}"}
+        child = ElementTree.SubElement(
+            ElementTree.SubElement(root, f"{{{SKOS}}}Concept", about), f"{{{SKOS}}}{kind}"
+        )
+        child.text = text
+        if language:
+            child.set("{http://www.w3.org/XML/1998/namespace}lang", language)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".ttl", turtle), (".nt", triples), (".rdf", rdf)])
+@settings(max_examples=100, deadline=None)
+@given(names=NAMES, languages=st.sampled_from([None, {"de"}, {"en"}]), draw=st.data())
+def test_a_thesaurus_is_read_as_it_was_written(path, suffix, write, names, languages, draw):
+    place = path.with_suffix(suffix)
+    text = write(names, draw.draw)
+    place.write_text(text, newline="", encoding="utf-8")
+    want = {}
+    for kind in KINDS:
+        for concept, of, name, language in names:
+            if of == kind and name.strip() and (not languages or not language or language[:2] in languages):
+                want.setdefault(f"http://e/{concept}", {})[name.strip()] = None
+    assert data.read_names(place, languages=languages) == {c: list(found) for c, found in want.items()}
+    cut = draw.draw(st.integers(0, len(text)))  # names that were whole, or an error
+    place.write_text(text[:cut], newline="", encoding="utf-8")
+    found = refused(lambda: data.read_names(place, languages=languages)) or {}
+    assert all(set(of) <= set(want.get(concept, ())) for concept, of in found.items())

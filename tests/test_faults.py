@@ -289,8 +289,8 @@ def test_ctrl_c(name, tmp_path):
         CTRL_C
         + textwrap.dedent(LONG[name])
         + textwrap.dedent("""
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             while True:
                 f()
         except KeyboardInterrupt:
@@ -299,15 +299,18 @@ def test_ctrl_c(name, tmp_path):
         """)
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    timer = threading.Timer(120, process.kill)
+    timer.start()
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.4)
     before = sum(psutil.Process(process.pid).cpu_times()[:2])
     process.send_signal(signal.SIGINT)
     word, seconds = process.stdout.readline().split()
-    rest = process.communicate(timeout=60)[0]
-    assert word == "stopped"
+    rest = process.stdout.read()  # not communicate(timeout): it does not see what readline has buffered
+    timer.cancel()
+    assert (process.wait(), word, rest.strip()) == (0, "stopped", "[0, 1, 2, 3]")
+    process.stdout.close()
     assert float(seconds) - before < 2 * 0.5 + 0.3  # of two threads
-    assert rest.strip() == "[0, 1, 2, 3]"
 
 
 # Readers of a file of five lines, as a whole and in parts.

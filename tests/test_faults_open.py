@@ -224,7 +224,13 @@ def test_a_layout_is_checked_on_opening(change):
             xmc_fast.load(folder)
 
 
-@pytest.mark.parametrize("kind", ["label_tree", "mach", "linear_declare", "text_classifier"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("sparse_model", "sparse_model-blocks", "sparse_model-small", "text_classifier", "label_tree"),
+        *("mach", "linear_declare", "neighbours", "lexical", "ensemble"),
+    ],
+)
 def test_every_changed_byte_of_weights_is_noticed(made, tmp_path, kind):
     import shutil
 
@@ -238,9 +244,8 @@ def test_every_changed_byte_of_weights_is_noticed(made, tmp_path, kind):
             damaged = bytearray(raw)
             damaged[at] ^= 1 << rng.integers(8)
             path.write_bytes(damaged)
-            options = {} if kind == "linear_declare" else {"verify": True}
             with pytest.raises(ModelFormatError, match="checksum"):
-                xmc_fast.load(folder, **options)
+                xmc_fast.load(folder, **mutations.options_of(kind, True))
         path.write_bytes(raw)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import types
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import xmc_fast
 from reference.calls import CALLS, Argument, L
 from reference.matrices import BAD, DENSE, FORMS, plain, spoiled, stored, unaligned
+from reference.public import public
 
 pytestmark = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -103,42 +102,6 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(["LightXML.predict_one", "TfidfVectorizer.fit", "TfidfVectorizer.fit_transform"], NAMES),
 }
-
-
-def public() -> dict[str, Any]:
-    """Every public function and method by name: ``module.function``, ``Class.method``."""
-    modules = [
-        xmc_fast,
-        *(m for m in map(getattr_of_package, xmc_fast.__all__) if isinstance(m, types.ModuleType)),
-    ]
-    found: dict[str, Any] = {}
-    for module in modules:
-        names = getattr(module, "__all__", None) or [
-            name
-            for name, thing in vars(module).items()
-            if getattr(thing, "__module__", "") == module.__name__
-        ]
-        for name in (name for name in names if not name.startswith("_")):
-            thing = getattr(module, name)
-            if inspect.isfunction(thing):
-                found[
-                    name if module is xmc_fast else f"{module.__name__.removeprefix('xmc_fast.')}.{name}"
-                ] = thing
-            elif inspect.isclass(thing) and thing.__module__.startswith("xmc_fast"):
-                own = (c for c in thing.__mro__ if c.__module__.startswith("xmc_fast"))
-                for method, function in [item for c in own for item in vars(c).items()]:
-                    function = getattr(function, "__func__", function)
-                    if inspect.isfunction(function) and (method == "__init__" or method[0] != "_"):
-                        found.setdefault(f"{name}.{method}", function)
-    return found
-
-
-def getattr_of_package(name: str) -> Any:
-    """A part of the package, or None where what it needs is not installed."""
-    try:
-        return getattr(xmc_fast, name)
-    except ImportError:
-        return None
 
 
 NO_MATRIX = re.compile(r"bool|Tensor|LabelSet|^(int|str|float|tuple|Mapping|Sequence)")  # by its annotation

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import io
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,29 @@ SECONDS = 60.0
 # ---- faults: each a function of a folder that returns what happened in words, or raises if it was wrong
 
 
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[bool]:
+    """A file system of this size; False where this process may not mount one."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+        place.rmdir()
+
+
+NOT_TRIED = "not tried: no right to mount a tmpfs"
+
+
 def disk_full(folder: Path) -> str:
     """A model larger than the file system it is saved on, over an old one."""
     place = folder / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True
-    )
-    if mounted.returncode:
-        return "not tried: no right to mount a tmpfs"
-    try:
+    with small_disk(place, "256k") as mounted:
+        if not mounted:
+            return NOT_TRIED
         small = xmc_fast.SparseModel(sp.eye(20, format="csr", dtype=np.float32))
         small.save(place / "out")
         before = contents(place / "out")
@@ -49,10 +63,54 @@ def disk_full(folder: Path) -> str:
         said = error_of(lambda: large.save(place / "out"), OSError)
         check(contents(place / "out") == before, "the old model is not what it was")
         check(sorted(p.name for p in place.iterdir()) == ["out"], "temporary files stay")
-        check("No space left" in said, said)
+        check("No space left" in said and str(place / "out") in said, said)
         return "OSError: No space left on device, names the target; the old model stays, no temporary file"
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def disk_gets_full(folder: Path) -> str:
+    """Each operation of the kill table on a disk with little room, then once more when there is room again."""
+    for name, (work, before) in OPERATIONS.items():
+        good, stopped = folder / "good", 0
+        good.mkdir()
+        with contextlib.redirect_stdout(io.StringIO()):
+            before(good)
+            work(good)
+        expected = contents(good / "out")
+        shutil.rmtree(good)
+        for room in (0, 4, 12, 40):  # KiB
+            with small_disk(folder / "small", "8m") as mounted, contextlib.redirect_stdout(io.StringIO()):
+                if not mounted:
+                    return NOT_TRIED
+                stopped += stopped_by_full_disk(folder / "small", work, before, room << 10, expected)
+        check(stopped > 0, f"{name} never filled the disk")
+    return "OSError: No space left on device, names a file; what was there stays; with room again, the same bytes"
+
+
+def stopped_by_full_disk(
+    place: Path,
+    work: Callable[[Path], None],
+    before: Callable[[Path], None],
+    room: int,
+    expected: dict[str, str],
+) -> bool:
+    """Whether an operation ran out of ``room`` bytes; everything is checked if it did."""
+    before(place)
+    old = contents(place / "out") if (place / "out").exists() else None
+    free = os.statvfs(place)
+    (place / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize - room))
+    try:
+        work(place)
+    except OSError as error:
+        check("No space left" in str(error) and str(place) in str(error), str(error))
+    else:
+        check(contents(place / "out") == expected, "it ended without an error")
+        return False
+    check(old is None or contents(place / "out") == old, "what was there is not what it was")
+    check(not list(place.rglob(".*.tmp")), "temporary files stay")
+    (place / "filler").unlink()
+    work(place)
+    check(contents(place / "out") == expected, "other bytes when there was room again")
+    return True
 
 
 def read_only(folder: Path) -> str:
@@ -168,6 +226,7 @@ def truncated_under_use(folder: Path) -> str:
 
 FAULTS: dict[str, Callable[[Path], str]] = {
     "disk full while saving over an old model": disk_full,
+    "disk full during each operation of the kill table": disk_gets_full,
     "folder not writable": read_only,
     "second fit on a checkpoint in use": two_fits,
     "fsync fails": failing_fsync,

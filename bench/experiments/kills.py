@@ -94,7 +94,11 @@ def predict_file(folder: Path) -> None:
 
 
 def convert(folder: Path) -> None:
-    main(["convert", str(folder / "in.txt"), str(folder / "out")])
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = main(["convert", str(folder / "in.txt"), str(folder / "out")])
+    if code:
+        raise OSError(said.getvalue())
 
 
 # ---- what was there before

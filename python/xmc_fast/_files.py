@@ -20,16 +20,25 @@ from typing import Any
 
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/(?:fd/(\d+)|(stdout|stderr))")
 _WINDOWS = os.name == "nt"
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WAITS = (0.01, 0.05, 0.2, 0.5, 1.0)  # seconds: scanners open new files for a moment
 
 
 @contextlib.contextmanager
-def naming(target: Path) -> Iterator[None]:
-    """An error of the block names ``target``, not the temporary file beside it."""
+def naming(target: Path, within: Path | None = None) -> Iterator[None]:
+    """An error of the block names ``target``, not the temporary file beside it.
+
+    With ``within`` only an error of that file, or of one in that folder, and one of a full disk, which has no name.
+    """
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"cannot write: {error.strerror}", str(target)) from None
+        if within is not None:
+            named = error.filename is not None
+            if not (str(error.filename).startswith(str(within)) if named else error.errno in _FULL):
+                raise
+        why = str(error.strerror or error).removeprefix("cannot write: ")
+        raise OSError(error.errno, f"cannot write: {why}", str(target)) from None
 
 
 @contextlib.contextmanager
@@ -49,7 +58,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     with naming(Path(path)):
         temporary = _new_file(target)
     try:
-        yield temporary
+        with naming(Path(path), temporary):
+            yield temporary
         with open(temporary, "rb+") as file:
             if descriptor:
                 number = int(descriptor[1] or ("stdin", "stdout", "stderr").index(descriptor[2]))
@@ -152,6 +162,14 @@ def locked(folder: Path, *, needed: bool = False) -> Iterator[None]:
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file so large before it is mapped: a full disk is an error now, and not a signal that ends the process."""
+    with open(path, "rb+") as file:
+        file.truncate(size)
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -274,7 +274,8 @@ def replace_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
         with naming(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = stack.enter_context(temporary_folder(target))
-        yield temporary
+        with naming(target, temporary):
+            yield temporary
         with naming(target):
             put_in_place(temporary, target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -71,7 +72,8 @@ def read_names(path: Path, *, languages: Collection[str] | None = None) -> dict[
         return _table(text, file_name(path))
     kept: dict[str, dict[str, dict[str, None]]] = {}
     for name in found:
-        if languages is None or not name.language or name.language.split("-")[0] in languages:
+        wanted = languages is None or not name.language or name.language.split("-")[0] in languages
+        if name.text and wanted:
             kept.setdefault(name.concept, {kind: {} for kind in _ORDER})[name.kind][name.text] = None
     return {
         concept: list(dict.fromkeys(text for kind in _ORDER for text in kinds[kind]))
@@ -110,12 +112,16 @@ def _turtle(text: str, name: str) -> Iterator[_Name]:
     prefixes: dict[str, str] = {}
     at, depth = 0, 0
     terms: list[str] = []  # subject and predicate so far
+
+    def wrong() -> ValueError:
+        line = text.count("\n", 0, at) + 1
+        return ValueError(f"{name}:{line}: not Turtle at {text[at : at + 40]!r}")
+
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if match is None or match.end() == at:
-            line = text.count("\n", 0, at) + 1
-            raise ValueError(f"{name}:{line}: not Turtle at {text[at : at + 40]!r}")
-        at = match.end()
+        if match is None or match.end() == at or (not depth and match["mark"] in ("]", ")")):
+            raise wrong()
+        before, at = at, match.end()
         mark, literal, iri, word = match["mark"], match["text"], match["iri"], match["word"]
         if mark in ("[", "("):
             depth += 1
@@ -132,7 +138,11 @@ def _turtle(text: str, name: str) -> Iterator[_Name]:
         elif literal is not None:
             kind = terms[1].removeprefix(_SKOS) if len(terms) > 1 else ""
             if kind in _ORDER and terms[0]:  # a blank node is no label
-                yield _Name(terms[0], kind, _unquoted(literal), match["language"] or "")
+                found = _unquoted(literal)
+                if found is None:
+                    at = before
+                    raise wrong()
+                yield _Name(terms[0], kind, found, match["language"] or "")
         elif iri is not None or word:
             if terms and terms[0].lower() in ("@prefix", "prefix"):
                 if iri is None:
@@ -145,14 +155,25 @@ def _turtle(text: str, name: str) -> Iterator[_Name]:
             term = prefixes.get(prefix, prefix + ":") + rest if colon else word
             if len(terms) < 2:
                 terms.append(iri if iri is not None else term)
+    if depth or terms:
+        raise ValueError(f"{name}: cut short, its last statement does not end")
 
 
-def _unquoted(literal: str) -> str:
+def _unquoted(literal: str) -> str | None:
+    """The text of a literal, None if it has a code that no character has."""
     quotes = 3 if literal[:3] in ('"""', "'''") else 1
     short = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f"}
 
     def character(match: re.Match[str]) -> str:
         code = match[1]
-        return chr(int(code[1:], 16)) if code[0] in "uU" and len(code) > 1 else short.get(code, code)
+        if code[0] not in "uU" or len(code) == 1:
+            return short.get(code, code)
+        number = int(code[1:], 16)
+        if number > sys.maxunicode or 0xD800 <= number < 0xE000:
+            raise ValueError
+        return chr(number)
 
-    return _ESCAPE.sub(character, literal[quotes:-quotes]).strip()
+    try:
+        return _ESCAPE.sub(character, literal[quotes:-quotes]).strip()
+    except ValueError:
+        return None

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from xmc_fast._files import atomic_path
+from xmc_fast._files import allocate, atomic_path
 from xmc_fast._progress import progress
 from xmc_fast.nn.tokens import Tokens, pad_rows
 from xmc_fast.nn.train import autocast
@@ -121,7 +121,8 @@ class States:
         size = entries * hidden * 2
         if not (path.is_file() and path.stat().st_size == size):
             with atomic_path(path) as temporary:
-                rows = np.memmap(temporary, np.uint16, "w+", shape=(entries, hidden))
+                allocate(temporary, size)
+                rows = np.memmap(temporary, np.uint16, "r+", shape=(entries, hidden))
                 _fill(rows, encoder, count, tokens, precision, batch_size)
                 rows.flush()
         self._rows = np.memmap(path, np.uint16, "r", shape=(entries, hidden))
