@@ -102,7 +102,7 @@ def save_large(folder: Path, gigabytes: float) -> None:
     keys = np.unique(rows * columns + (columns * rng.random(len(rows)) ** 3).astype(np.int64))
     indptr = np.searchsorted(keys, columns * np.arange(labels + 1)).astype(np.int64)
     part = indptr, (keys % columns).astype(np.int32), rng.standard_normal(len(keys), np.float32)
-    blocks = [Block(i * labels, columns, *part) for i in range(int(gigabytes * 1e9 / (6.5 * len(keys))) + 1)]
+    blocks = [Block(i * labels, columns, *part) for i in range(int(gigabytes * 1e9 / (9.4 * len(keys))) + 1)]
     SparseModel(blocks).save(folder)
 
 

@@ -7,6 +7,7 @@ and without duplicates unless stated. Validation happens here, once.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,32 @@ def numbers(values: Any, name: str, *, ndim: int | None = None) -> npt.NDArray[n
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got {array[~np.isfinite(array)][0]}")
     return array
+
+
+def at_least(low: float, **values: float) -> None:
+    """Numbers of a call by name, none below ``low``, NaN or inf.
+
+    >>> at_least(1, k=0)
+    Traceback (most recent call last):
+    ValueError: k must be at least 1, got 0
+    """
+    for name, value in values.items():
+        if not low <= value < math.inf:
+            raise ValueError(f"{name} must be at least {low:g}, got {value!r}")
+
+
+def above_zero(**values: float) -> None:
+    """As `at_least`, above 0."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be above 0, got {value!r}")
+
+
+def seed(value: int, name: str = "random_state") -> int:
+    """A seed that every generator takes: 0..2^63 - 1."""
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"{name} must be in 0..2^63 - 1, got {value!r}")
+    return int(value)
 
 
 def fingerprint(arrays: Mapping[str, npt.NDArray[Any]]) -> str:

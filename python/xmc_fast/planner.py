@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xmc_fast._validate import above_zero, at_least
+
 _LANES = 16  # labels a thread solves together
 _LANE_ARRAYS = 3  # feature-major and row-major float arrays of that width: w, g; alpha, coefficients, masks
 
@@ -52,6 +54,7 @@ class Plan:
         >>> large.choose(), large.choose(hours=0.5), large.choose(hours=24, memory=16e9)
         ('exact', 'tree', 'exact')
         """
+        above_zero(**{n: v for n, v in (("hours", hours), ("memory", memory)) if v is not None})
         needs = {
             "exact": (self.hours, self.memory_per_node),
             "tree": (self.tree.hours, self.tree.memory),
@@ -130,16 +133,9 @@ def plan(
     >>> small.hours < large.hours and small.memory_per_node < large.memory_per_node
     True
     """
-    for name, value in (
-        ("n", n),
-        ("d", d),
-        ("labels", labels),
-        ("nnz", nnz),
-        ("machines", machines),
-        ("cores", cores),
-    ):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    at_least(1, n=n, d=d, labels=labels, nnz=nnz, machines=machines, cores=cores, block_labels=block_labels)
+    at_least(0, beta=beta)
+    above_zero(labels_per_row=labels_per_row, speed=speed, efficiency=efficiency, network=network)
     measured = _coefficients()
     assigned = n * labels_per_row
     positives, share = power_law(n, labels, assigned, beta)
@@ -205,6 +201,7 @@ def power_law(n: int, labels: int, assigned: float, beta: float) -> tuple[npt.ND
     >>> round(float(positives.max()), 6), round(float(share.sum()), 6)
     (50.0, 1.0)
     """
+    at_least(1, n=n, labels=labels)
     edges = np.unique(np.round(np.geomspace(1, labels + 1, 400)).astype(np.int64))
     if len(edges) < 2:
         edges = np.array([1, 2])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xmc_fast._trials import Data, Log, Part, groups_of, is_text, key_of, linear_options, scores, text_options
+from xmc_fast._validate import seed
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
 
@@ -135,6 +136,8 @@ def tune(
     """
     if not 0 < valid < 1:
         raise ValueError(f"valid must be a share between 0 and 1, got {valid!r}")
+    if not metric.rpartition("@")[2].isdecimal():
+        raise ValueError(f"metric must be a name with its k, as 'precision@1', got {metric!r}")
     if budget <= 0:
         raise ValueError(f"budget must be above 0, got {budget!r}")
     tried = [
@@ -144,7 +147,7 @@ def tune(
         raise ValueError("settings must hold at least one setting, got none")
     if folds is not None and folds < 2:
         raise ValueError(f"folds must be at least 2 or None, got {folds!r}")
-    data = Data(X, y, sep, valid, folds, random_state, n_jobs)
+    data = Data(X, y, sep, valid, folds, seed(random_state), n_jobs)
     log = Log(checkpoint, {"metric": metric, "budget": budget, "settings": tried, "data": data.key})
     scale = min(1.0, (budget / _COST / len(data.folds)) ** 0.5)
     left = tried

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from xmc_fast._validate import to_scipy, valid_csr
 from xmc_fast.data._ids import read_id_lines
 from xmc_fast.data._io import Path
+from xmc_fast.data._parse import check_count
 
 
 def read_filter(path: Path, *, n_points: int, n_labels: int) -> Any:
@@ -37,6 +38,8 @@ def read_filter(path: Path, *, n_points: int, n_labels: int) -> Any:
     >>> read_filter(path, n_points=2, n_labels=3).toarray().tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
+    check_count("n_points", n_points)
+    check_count("n_labels", n_labels)
     _, ids = read_id_lines(path, limits=(n_points, n_labels), names=("point", "label"))
     pairs = ids.reshape(-1, 2)
     return _ones(pairs[:, 0], pairs[:, 1], (n_points, n_labels))

@@ -164,6 +164,7 @@ class Stream:
         self.name, self._file, self._path = file_name(path), file, path
         self._decoder: codecs.IncrementalDecoder | None = None
         self._lines = 0
+        check_encoding(encoding)
         if codecs.lookup(encoding).name not in ("utf-8", "utf-8-sig"):
             self._decoder = codecs.getincrementaldecoder(encoding)()
         self.begin = 0
@@ -197,6 +198,14 @@ class Stream:
             yield now, 0, False
             now = self._recoded(more)
         yield now + (self._recoded(b"", True) if self._decoder else b""), 0, True
+
+
+def check_encoding(encoding: str) -> None:
+    """An error unless Python has this encoding of text."""
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise ValueError(f"encoding must be one that Python has, got {encoding!r}") from None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from xmc_fast.data._frame import from_frame
 from xmc_fast.data._io import (
     Path,
     Stream,
+    check_encoding,
     encoding_hint,
     file_name,
     open_binary,
@@ -214,6 +215,7 @@ def _files(source: Any) -> tuple[list[str], bool]:
 
 
 def _guess(path: str, encoding: str) -> str:
+    check_encoding(encoding)
     with open_binary(path) as file:
         return guess_format(path, file.read(1 << 16).decode(encoding, "replace").encode(errors="replace"))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import to_scipy
+from xmc_fast._validate import seed, to_scipy
 from xmc_fast.data._dataset import Matrices
 from xmc_fast.data._parse import MAX_COLUMNS
 
@@ -72,7 +72,7 @@ def make_synthetic(
         )
     if not 0 <= signal <= 1 or not np.isfinite(beta) or beta < 0:
         raise ValueError(f"expected signal in 0..1 and beta >= 0, got {signal} and {beta}")
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(seed(random_state))
     feature_ids = rng.permutation(d).astype(np.int32)
     label_ids = rng.permutation(labels).astype(np.int32)
     x_indptr, x_indices, x_data, y_indptr, y_indices = _core.make_synthetic(

@@ -161,6 +161,8 @@ def optimize(
     >>> info.utility
     1.0
     """
+    if mix is not None and not 0 <= mix <= 1:
+        raise ValueError(f"mix must be in [0, 1], got {mix}")
     m = to_metric(metric) if mix is None else mixed(mix, metric)
     return bca(proba, m, k, random_state=random_state, n_jobs=n_jobs)
 

@@ -15,7 +15,7 @@ from xmc_fast._folder import ModelFormatError
 from xmc_fast._progress import progress
 from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, dense_features, features, labels
+from xmc_fast._validate import Csr, at_least, dense_features, features, labels
 from xmc_fast.declare._estimator import CompressedLabels
 from xmc_fast.declare._products import Operator
 from xmc_fast.model import OneRow
@@ -56,6 +56,7 @@ def ridge(
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, got {alpha}")
+    at_least(1, block_columns=block_columns)
     x = _with_ones(features(X))
     targets = dense_features(Z, "Z")
     if len(targets) != x.shape[0]:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from xmc_fast import _core
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import dense_features, features, labels, to_scipy, transpose
+from xmc_fast._validate import at_least, dense_features, features, labels, to_scipy, transpose
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._scaling import row_scales, scaled_labels
 
@@ -42,6 +42,7 @@ def neighbour_pairs(
     """
     if neighbours < 1:
         raise ValueError(f"neighbours must be at least 1, got {neighbours}")
+    at_least(1, block_rows=block_rows)
     y = labels(Y)
     n = y.shape[0]
     scales = row_scales(y, label_scaling)
@@ -113,6 +114,7 @@ def neighbour_embedding(
     >>> Z.shape, losses[-1] < losses[0]
     ((4, 2), True)
     """
+    at_least(0, penalty=penalty)
     omega = neighbour_pairs(Y, neighbours, label_scaling=label_scaling, n_jobs=n_jobs)
     problem = _Problem(omega, dense_features(start, "start"), penalty, resolve_threads(n_jobs))
     Z = problem.Z0

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, labels, to_scipy, transpose
+from xmc_fast._validate import Csr, at_least, labels, to_scipy, transpose
 from xmc_fast.declare._products import Operator
 from xmc_fast.declare._scaling import scaled_labels
 
@@ -64,6 +64,7 @@ def truncated_svd(
     """
     if n_components < 1:
         raise ValueError(f"n_components must be at least 1, got {n_components}")
+    at_least(1, block_rows=block_rows)
     y = scaled_labels(labels(Y), label_scaling)
     n, n_labels = y.shape
     wide = n_labels > n

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import aligned
+from xmc_fast._validate import aligned, at_least
 
 AGGREGATES = {"mean": 0, "unbiased": 0, "min": 1, "median": 2}
 
@@ -58,6 +58,8 @@ def aggregate_topk(
         raise ValueError(f"p must be (R, n, B) and table (R, L), got {p.shape} and {table.shape}")
     if not 1 <= k <= table.shape[1]:
         raise ValueError(f"k must be in 1..{table.shape[1]}, got {k}")
+    if top_buckets is not None:
+        at_least(1, top_buckets=top_buckets)
     if table.size and not 0 <= int(table.min()) <= int(table.max()) < p.shape[2]:
         raise ValueError(f"table has buckets {table.min()} to {table.max()}, p has {p.shape[2]} buckets")
     p, table = aligned(p, np.float32), aligned(table, np.uint16)

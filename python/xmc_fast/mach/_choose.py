@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from xmc_fast._validate import above_zero, at_least
+
 
 class BucketChoice(NamedTuple):
     """B and R, what they cost and how often they fail."""
@@ -25,6 +27,7 @@ def error_bound(n_labels: int, n_buckets: int, n_repeats: int, *, labels_per_row
     >>> error_bound(670_091, 10_000, 4) < 1e-3 < error_bound(670_091, 10_000, 2)
     True
     """
+    above_zero(labels_per_row=labels_per_row)
     if n_buckets < 2:
         return 1.0
     pairs = 2 * math.log(max(n_labels, 1)) - math.log(2) - n_repeats * math.log(n_buckets)
@@ -58,6 +61,8 @@ def choose_buckets(
     >>> choose_buckets(670_091, 2 << 30, bytes_per_bucket=8_000, min_repeats=8)[:2]
     (33554, 8)
     """
+    at_least(1, n_labels=n_labels)
+    above_zero(bytes_per_bucket=bytes_per_bucket, labels_per_row=labels_per_row)
     if not 0 < error < 1:
         raise ValueError(f"error must be between 0 and 1, got {error}")
     for repeats in range(max(int(min_repeats), 1), 257):

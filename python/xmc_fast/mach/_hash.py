@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, labels, to_scipy
+from xmc_fast._validate import Csr, at_least, labels, to_scipy
 
 
 def bucket_table(
@@ -25,6 +25,7 @@ def bucket_table(
     (2, 5)
     """
     check_sizes(n_buckets, n_repeats)
+    at_least(0, n_labels=n_labels)
     threads = resolve_threads(n_jobs)
     return _core.mach_table(_seed(random_state), int(n_repeats), int(n_labels), int(n_buckets), threads)
 
@@ -38,7 +39,9 @@ def bucket_matrix(
     >>> bucket_matrix(np.eye(4), 8, 0).sum()
     np.float32(4.0)
     """
-    check_sizes(n_buckets, repeat + 1)
+    check_sizes(n_buckets, 1)
+    if not 0 <= repeat < 256:
+        raise ValueError(f"repeat must be in 0..255, got {repeat}")
     y = labels(Y)
     return _hashed(y, np.ones(len(y.indices), np.float32), n_buckets, repeat, random_state, n_jobs)
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xmc_fast._threads import resolve_threads
+from xmc_fast._validate import at_least
 from xmc_fast.metrics._compute import (
     INSTANCE,
     MACRO,
@@ -201,6 +202,7 @@ def report(
     q = inverse_propensity(propensity, width)
     groups = None if bins is None else label_bins(bins, width)
     options = Options(ks, q, check_labels(labels), float(beta))
+    at_least(0, beta=beta)
     titles = _titles(metrics, bool(q.size), beta)
     parts = evaluate(r, options, groups)
     if q.size:

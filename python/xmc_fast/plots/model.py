@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xmc_fast._validate import labels, matrix_of
+from xmc_fast._validate import at_least, labels, matrix_of
 from xmc_fast.metrics import precision_at_k
 from xmc_fast.model import SparseModel, is_relevant, weight_counts
 from xmc_fast.plots._axes import axes, finish
@@ -27,6 +27,7 @@ def weight_histogram(model: SparseModel, ax: Any = None, *, delta: float = 0.01,
     '|weight|'
     """
     ax = axes(ax)
+    at_least(1, bins=bins)
     edges = np.logspace(-5, 2, bins + 1)
     counts = weight_counts(model, edges)
     kept = weight_counts(model.prune(delta), edges)
@@ -108,6 +109,7 @@ def reliability(
     top = model.predict(X, k, proba=True, n_jobs=n_jobs)
     relevant = is_relevant(top, labels(Y, n_rows=top.shape[0], n_labels=top.shape[1]))
     order = np.argsort(top.data, kind="stable")
+    at_least(1, bins=bins)
     groups = [group for group in np.array_split(order, bins) if len(group)]
     p = [float(top.data[group].mean()) for group in groups]
     observed = [float(relevant[group].mean()) for group in groups]

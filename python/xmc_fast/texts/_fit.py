@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from xmc_fast._validate import at_least
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model import SparseModel
 from xmc_fast.text import TfidfVectorizer
@@ -114,6 +115,8 @@ def split(classifier: TextClassifier, rows: Rows) -> tuple[Rows, Rows]:
 def make_vectorizer(classifier: TextClassifier) -> TfidfVectorizer:
     """A vectorizer with the classifier's parameters."""
     hashed = classifier.hashing is not None
+    if classifier.hashing is not None:
+        at_least(1, hashing=classifier.hashing)
     return TfidfVectorizer(
         analyzer=classifier.analyzer,
         ngram_range=classifier.ngram_range,

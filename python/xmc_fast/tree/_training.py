@@ -23,6 +23,7 @@ from xmc_fast._folder import check_same_fit
 from xmc_fast._progress import progress
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import Csr, fingerprint, to_scipy
+from xmc_fast._validate import seed as checked_seed
 from xmc_fast._work import Arrays, Engine, Work
 from xmc_fast.linear import OneVsAll
 from xmc_fast.model._tensors import read_tensors, write_tensors
@@ -101,7 +102,7 @@ class TreeFit:
         return trees
 
     def _tree(self, t: int) -> Tree:
-        seed = int(self.model.random_state) + t
+        seed = checked_seed(self.model.random_state) + t
         if self.folder is None:
             return self._train(seed, None)
         path, parts = _store.tree_path(self.folder, t), self.folder / f"tree-{t}"
