@@ -113,6 +113,7 @@ def test_mutations(kind, made):
         ("linear_declare", "manifest.json", lambda m: m["params"].update(n_jobs="linear")),
         ("linear_declare", "declare.safetensors", setting("coef", np.inf)),
         ("linear_declare", "manifest.json", lambda m: m.update(n_labels=2**31 - 1)),
+        ("neighbours", "manifest.json", lambda m: m.update(n_labels=2**31 - 1)),
         ("linear_declare", "manifest.json", lambda m: m["params"].update(neighbours=0.5)),
         ("linear_declare", "manifest.json", lambda m: m["params"].update(neighbours=2**62)),
         ("text_classifier", "vectorizer.json", lambda m: m["parameters"].update(sublinear_tf="cosine")),

@@ -5,7 +5,7 @@ of the manifest, a byte, a whole file), with all checksums made right again, ope
 process does many; one that dies or takes longer than its limit is counted with the number of the mutation, which
 makes the same one again:
 
-    python -m bench.experiments.mutations --count 15000 --networks 2000 --write   # the table of the docs
+    python -m bench.experiments.mutations --count 10000 --networks 2000 --write   # the table of the docs
     python -m bench.experiments.mutations --kind mach --first 17 --count 1 --trace
 
 Beside them single bytes of the weights are changed with the checksums left as they were: ``verify=True`` must notice
@@ -39,7 +39,8 @@ import xmc_fast
 from bench.experiments.faults import publish
 from bench.experiments.mutate import mutate
 
-SECONDS = 20  # a mutation that takes longer hangs
+SECONDS = 20  # a mutation that takes more CPU time hangs,
+WAITED = 600  # or more time by the clock
 MEMORY = 4 << 30  # beyond what the worker has when it starts
 TEXTS = [
     f"{['green', 'tea', 'leaf', 'ore'][i % 4]} {['ship', 'port', 'wood'][i % 3]} {i % 5}0" for i in range(24)
@@ -203,8 +204,10 @@ def work(source: Path, kind: str, numbers: range, flips: range, log: Path, trace
     def one(number: int, said: str, file: Any, call: Callable[[], str]) -> None:
         file.write(f"{number}\t{said}\t")
         file.flush()
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(WAITED)
         result = call()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         file.write(result.replace("\n", " ").replace("\t", " ") + "\n")
         file.flush()
@@ -264,7 +267,8 @@ def run(
             text, said = log.read_text(), ended.stderr or ""
             if not text.endswith("\t"):
                 raise RuntimeError(f"the worker died outside of a mutation: {said[-2000:]}")
-            how = "hang" if ended.returncode == -signal.SIGALRM else f"crash {ended.returncode}"
+            too_long = ended.returncode in (-signal.SIGALRM, -signal.SIGPROF)
+            how = "hang" if too_long else f"crash {ended.returncode}"
             with open(log, "a") as file:
                 file.write(how + "\n")
             if "Sanitizer" in said or "runtime error" in said:

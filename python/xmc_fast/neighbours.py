@@ -13,6 +13,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast._folder import (
+    MOST_LABELS,
     ModelFormatError,
     count,
     file_in,
@@ -80,6 +81,8 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"power must be a number of at least 0, got {self.power!r}")
         x = features(X)
         y = labels(Y, n_rows=x.shape[0])
+        if y.shape[1] > MOST_LABELS:
+            raise ValueError(f"Y has {y.shape[1]} columns, at most {MOST_LABELS} expected")
         if not x.shape[0]:
             raise ValueError("X must have at least one row, got none")
         self.rows_ = SparseModel(normalize(to_scipy(*x)), normalize=True)
@@ -153,7 +156,7 @@ def _load(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verify: bo
     model: Neighbours = cls(count(params.get("n_neighbours"), "n_neighbours", 1), power=power)
     model.rows_ = SparseModel.load(part_of(folder, _ROWS), mmap=mmap, verify=verify)
     found, _ = read_tensors(file_in(folder, _LABELS), map_file=mmap, verify=verify)
-    shape = model.rows_.n_labels, int(manifest["n_labels"])
+    shape = model.rows_.n_labels, count(manifest["n_labels"], "n_labels", 0, MOST_LABELS)
     ones = np.ones(len(found["indices"]), bool)
     y = labels(to_scipy(found["indptr"], found["indices"], ones, shape), _LABELS)
     model.labels_ = to_scipy(y.indptr, y.indices, ones, shape)

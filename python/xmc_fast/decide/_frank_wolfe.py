@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr
+from xmc_fast._validate import Csr, at_least
 from xmc_fast.decide._candidates import (
     check_k,
     check_seed,
@@ -107,6 +107,7 @@ class FrankWolfe:
         """From probabilities of shape (n, labels), alone or with the true labels of the same shape."""
         started = time.perf_counter()
         m, k, threads = to_metric(self.metric), check_k(self.k), resolve_threads(self.n_jobs)
+        at_least(0, max_iter=self.max_iter)
         csr = probabilities(proba, k, threads)
         labels = csr.shape[1]
         known = evidence(csr, Y, self.shrinkage)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from xmc_fast import _core, _folder
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, features, labels, to_scipy
+from xmc_fast._validate import Csr, at_least, features, labels, to_scipy
 from xmc_fast._work import check_engine
 from xmc_fast.model._calibrate import Calibration, fit_calibration, is_relevant, sigmoid
 from xmc_fast.model._compress import compress
@@ -391,6 +391,7 @@ class SparseModel:
             How strongly that one is held at the model's common one (precision of the Gaussian prior).
         """
         truth = labels(Y, n_labels=self.n_labels)
+        at_least(1, candidates=candidates)
         top = self.predict(X, candidates, n_jobs=n_jobs)
         if truth.shape[0] != top.shape[0]:
             raise ValueError(f"X has {top.shape[0]} rows, Y has {truth.shape[0]}")

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmc_fast._files import atomic_path
 from xmc_fast._progress import progress
-from xmc_fast._validate import to_scipy, valid_csr
+from xmc_fast._validate import at_least, to_scipy, valid_csr
 from xmc_fast.data import iter_xmc
 
 Path = str | os.PathLike[str]
@@ -78,6 +78,7 @@ def write_predictions(out: Path, predictions: sp.csr_matrix) -> None:
 
 def read_predictions(path: Path, n_labels: int) -> sp.csr_matrix:
     """What `write_predictions` or `predict_file` wrote, as CSR n x n_labels, order kept."""
+    at_least(0, n_labels=n_labels)
     indptr, ids, scores = [0], [], []
     with open(path, encoding="ascii") as file:
         for number, line in enumerate(file, 1):

@@ -15,7 +15,7 @@ from xmc_fast import _core
 from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._row_ranges import predict_ranges
 from xmc_fast._threads import resolve_threads
-from xmc_fast._validate import Csr, features, labels, to_scipy
+from xmc_fast._validate import Csr, at_least, features, labels, to_scipy
 from xmc_fast._work import Engine, check_engine
 from xmc_fast.model import Calibration, OneRow, is_relevant, merge_topk
 from xmc_fast.model._calibrate import fit_calibration, sigmoid
@@ -256,6 +256,7 @@ class LabelTree(OneRow, SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "trees_")
         truth = labels(Y, n_labels=self.n_labels_)
+        at_least(1, candidates=candidates)
         top = self.predict(X, candidates, n_jobs=n_jobs)
         if truth.shape[0] != top.shape[0]:
             raise ValueError(f"X has {top.shape[0]} rows, Y has {truth.shape[0]}")
