@@ -155,6 +155,7 @@ INSTEAD = {
     ("data.read_libsvm", "n_labels"): "label id",
     ("data.read_text", "n_labels"): "label id",
     ("decide.mix", "other"): "metric",
+    ("model.read_predictions", "n_labels"): "label",
     ("metrics.report", "beta"): "macro_fbeta",  # what macro_f1 is called then
 }
 # More calls than the examples have.
