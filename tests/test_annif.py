@@ -24,6 +24,8 @@ from annif.exception import (  # noqa: E402
 from annif.vocab import Subject, SubjectIndexFile  # noqa: E402
 
 from xmc_fast import annif as ours  # noqa: E402
+from xmc_fast import load  # noqa: E402
+from xmc_fast.annif import _backend as backend_module  # noqa: E402
 
 WORDS = {
     "archaeology": "excavation ruin grave find ancient stone layer dig",
@@ -156,11 +158,10 @@ def test_subjects_may_be_deprecated_and_reordered(project, corpus, subjects, con
     found = best(make(project, **config), "ancient ruin archive king")
     assert found[0][0] == 3
     assert 2 not in dict(found)
-    if config.get("vectorizer") == "xmc-fast":  # whose cache has URIs
-        index._uri_idx.pop("http://example.org/history")
-        again = make(project, **config)
-        again.train("cached")
-        assert best(again, "ancient ruin archive king")[0][0] == 3
+    index._uri_idx.pop("http://example.org/history")
+    again = make(project, **config)
+    again.train("cached")  # the cache has URIs
+    assert best(again, "ancient ruin archive king")[0][0] == 3
 
 
 def test_the_pickle_is_annifs_only(project, corpus, tmp_path):
@@ -171,35 +172,69 @@ def test_the_pickle_is_annifs_only(project, corpus, tmp_path):
     assert (tmp_path / "vectorizer").exists()
 
 
-@pytest.mark.parametrize("vectorizer", ["annif", "xmc-fast"])
-def test_names_of_subjects_are_trained_on(project, subjects, tmp_path, vectorizer):
-    """Their words are known although no document has them; they are no rows of a subject, and no calibration."""
+@pytest.fixture
+def many(subjects):
+    """Documents of which few hold the name of their subject, and some that of another; enough to hold a hundred out."""
     rng = np.random.default_rng(1)
     words = [WORDS[name].split() for name in list(WORDS)[:4]]
-    documents = [
-        Document(text=" ".join(rng.choice(words[i % 4], 4)), subject_set=SubjectSet([i % 4]))
-        for i in range(80)
+    documents = []
+    for i in range(1200):
+        about = int(rng.integers(4))
+        text = [*rng.choice(words[about], 3).tolist(), *rng.choice(words[int(rng.integers(4))], 2).tolist()]
+        named = rng.choice(list(WORDS)[:4]) if rng.random() < 0.1 else list(WORDS)[about]
+        text += [named] if rng.random() < 0.5 else []
+        documents.append(Document(text=" ".join(text), subject_set=SubjectSet([about])))
+    return DocumentList(documents)
+
+
+@names
+def test_names_of_subjects_count_where_they_stand_in_a_text(project, many, tmp_path, config):
+    backend = make(project, **config)
+    backend.train(many, jobs=1)
+    (both,) = backend.suggest([Document(text="quantum energy unused")])
+    assert {s.subject_id for s in both} >= {2, 4}  # 4 has no document
+    assert all(0 < s.score <= 1 for s in both)
+    alone = best(backend, "unused")
+    assert [subject for subject, _ in alone] == [4]
+    assert best(make(project, **config), "quantum energy unused") == [(s.subject_id, s.score) for s in both]
+    again = make(project, **config)
+    again.train("cached", {"names": "False"})
+    assert best(again, "unused") == []
+    assert best(make(project, **config), "unused") == []  # nothing is left of them
+    assert not (tmp_path / "xmc_fast-names").exists()
+
+
+@pytest.mark.parametrize("config", [{}, {"vectorizer": "xmc-fast"}], ids=["annif", "xmc-fast"])
+def test_probabilities_with_names_are_those_of_new_documents(project, many, config):
+    backend = make(project, **config, refit="False")
+    documents = [*many.documents]
+    backend.train(DocumentList(documents[:1000]), jobs=1)
+    found = backend.suggest([Document(text=document.text) for document in documents[1000:]])
+    scores = [
+        (s.score, s.subject_id in d.subject_set)
+        for row, d in zip(found, documents[1000:], strict=True)
+        for s in row
     ]
-    for names in ("True", "False"):
-        backend = make(project, vectorizer=vectorizer, names=names)
-        backend.train(DocumentList(documents))
-        if names == "False":
-            assert best(backend, "archaeology") == []
-        else:
-            assert [best(backend, name)[0][0] for name in list(WORDS)[:4]] == [0, 1, 2, 3]
-            assert 4 not in dict(best(backend, "unused music"))  # a subject without documents
-    if vectorizer == "xmc-fast":
-        model = ours.load_model(tmp_path / "xmc_fast-model")
-        assert model.label_counts_.tolist() == [20] * 4
-        assert (model.fit_report_["rows"], model.fit_report_["held_out"]) == (80, 8)
+    given, right = np.array(scores).T
+    assert abs(given.sum() - right.sum()) < 0.15 * right.sum()
+
+
+def test_a_model_that_was_trained_inside_annif_is_a_text_model(project, many, tmp_path):
+    """It can be served, and tells what it was trained on."""
+    make(project, vectorizer="xmc-fast").train(many, jobs=1)
+    model = load(tmp_path / "xmc_fast-model")
+    assert model.calibrated
+    assert model.label_names_ == sorted(f"http://example.org/{name}" for name in list(WORDS)[:4])
+    assert model.label_counts_.sum() == model.fit_report_["rows"] == 1200
+    assert model.fit_report_["held_out"] == 120
 
 
 def test_few_documents_are_held_out_of_many():
-    assert ours._held_out(50, 0.1).sum() == 5
-    assert ours._held_out(100_000, 0.1).sum() == ours.MOST_HELD_OUT == 1000
-    assert ours._again({"refit": "auto"}, ours._held_out(10_000, 0.1))
-    assert not ours._again({"refit": "auto"}, ours._held_out(100_000, 0.1))
-    assert not ours._again({"refit": "False"}, ours._held_out(50, 0.1))
+    assert backend_module._held_out(50, 0.1).sum() == 5
+    assert backend_module._held_out(100_000, 0.1).sum() == backend_module.MOST_HELD_OUT == 1000
+    assert backend_module._again({"refit": "auto"}, backend_module._held_out(10_000, 0.1))
+    assert not backend_module._again({"refit": "auto"}, backend_module._held_out(100_000, 0.1))
+    assert not backend_module._again({"refit": "False"}, backend_module._held_out(50, 0.1))
 
 
 def test_wrong_parameters(project, corpus):

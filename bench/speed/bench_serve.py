@@ -4,8 +4,8 @@
 Both servers are started here on loopback with one worker each, and are sent texts of tibkat-gnd's dev part (about 170
 words) over connections that are kept open. They get rounds at saturation in turns, then rounds at half of the rate that
 each reached; the round of the median is kept. Reported are requests per second, the latency a client sees, and the CPU
-time of the server per request, which depends little on what else the machine does. ``--minutes`` goes on at saturation
-and watches errors and memory.
+time of the server per request, which depends little on what else the machine does. ``--minutes`` is saturation for so
+long, with the memory that the server has for itself after each minute.
 """
 
 from __future__ import annotations
@@ -175,18 +175,16 @@ def measure(servers: list[Served], args: argparse.Namespace) -> list[list[object
     return rows
 
 
-def endure(port: int, process: psutil.Process, requests: list[bytes], args: argparse.Namespace) -> None:
-    """Saturation for minutes: no error, no growth of memory."""
-    total, errors = 0, 0
-    first = memory(process)
-    for minute in range(args.minutes):
-        found = asyncio.run(load(port, requests, args.connections, 60))
-        total += len(found.latencies)
-        errors += sum(count for status, count in found.statuses.items() if status != 200)
-        now = memory(process)
-        print(f"minute {minute + 1}: {found.rate:.0f} requests/s, {errors} errors, {now:.1f} MB", flush=True)
-        first = now if minute == 0 else first
-    print(f"{total} requests, {errors} errors, memory {first:.1f} -> {now:.1f} MB")
+def endure(one: Served, args: argparse.Namespace) -> Table:
+    """Saturation for minutes: what the server's memory does, and whether there are errors."""
+    table = Table("serve_minutes", ("minute", "requests", "errors", "MB"))
+    for minute in range(1, args.minutes + 1):
+        found = asyncio.run(load(one.port, one.requests, args.connections, 60))
+        errors = sum(count for status, count in found.statuses.items() if status != 200)
+        size = round(memory(one.process), 1)
+        table.add(minute=minute, requests=len(found.latencies), errors=errors, MB=size)
+        print(table.rows[-1], flush=True)
+    return table
 
 
 def main() -> None:
@@ -198,7 +196,7 @@ def main() -> None:
     parser.add_argument("--annif-python", default=sys.executable, help="Python of Annif's environment")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=3, help="of each server, in turns")
+    parser.add_argument("--rounds", type=int, default=3, help="of each server, in turns; 0: --minutes alone")
     parser.add_argument("--minutes", type=int, default=0, help="minutes at saturation afterwards")
     args = parser.parse_args()
     texts = read_texts("tibkat-gnd", "dev")[0][:1000]
@@ -228,13 +226,14 @@ def main() -> None:
                 **options,
             )
             servers.append(Served(f"Annif, {project}", *running.enter_context(started), forms))
-        rows = measure(servers, args)
-        if args.minutes:
-            endure(servers[0].port, servers[0].process, requests, args)
-    for row in rows:
-        table.add(**dict(zip(COLUMNS, row, strict=True)))
-    print(table)
-    table.save()
+        tables = [endure(servers[0], args)] if args.minutes else []
+        if args.rounds:
+            for row in measure(servers, args):
+                table.add(**dict(zip(COLUMNS, row, strict=True)))
+            tables.append(table)
+    for table in tables:
+        print(table)
+        table.save()
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ class Ensemble(OneRow, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"k must be at least 0, got {k}")
         x = self._rows(X)
         chunks = (np.arange(i, min(i + _CHUNK, x.n)) for i in range(0, max(1, x.n), _CHUNK))
-        parts = [self._ranked(x.take(rows), len(rows), k) for rows in chunks]
+        parts = [self._ranked(x.take(rows), k) for rows in chunks]
         counts, ids, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return to_scipy(indptr, ids, sigmoid(values) if proba else values, (x.n, self.n_labels_))
@@ -289,17 +289,11 @@ class Ensemble(OneRow, BaseEstimator):  # type: ignore[misc]
         return x
 
     def _ranked(
-        self, given: Any, n: int, k: int
+        self, given: Any, k: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Labels per row, labels and log-odds, best first."""
         lists = [_listed(member, given, self.candidates) for member in self.members_]
-        pairs = _pairs(lists, self.label_counts_)
-        score = pairs.numbers @ self.weights_
-        order = np.lexsort((pairs.label, -score, pairs.row))
-        counts = np.bincount(pairs.row, minlength=n)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        best = order[np.arange(len(order)) - starts[pairs.row[order]] < k]
-        return np.minimum(counts, k), pairs.label[best].astype(np.int32), score[best]
+        return ranked(lists, self.label_counts_, self.weights_, k)
 
 
 class _Rows(NamedTuple):
@@ -365,6 +359,19 @@ def _pairs(lists: Sequence[sp.csr_matrix], counts: npt.NDArray[Any]) -> Pairs:
         for numbers in _member_numbers(top, row, np.searchsorted(pairs, key))
     ]
     return Pairs(row, label, np.concatenate([*numbers, closeness], axis=1))
+
+
+def ranked(
+    lists: Sequence[sp.csr_matrix], counts: npt.NDArray[Any], weights: npt.NDArray[np.float32], k: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Labels per row, labels and log-odds, best first, of the members' lists; ``counts``: rows of each label."""
+    pairs = _pairs(lists, counts)
+    score = pairs.numbers @ weights
+    order = np.lexsort((pairs.label, -score, pairs.row))
+    sizes = np.bincount(pairs.row, minlength=lists[0].shape[0])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    best = order[np.arange(len(order)) - starts[pairs.row[order]] < k]
+    return np.minimum(sizes, k), pairs.label[best].astype(np.int32), score[best]
 
 
 def _member_numbers(

@@ -9,9 +9,11 @@ const state = {
   shown: [], // suggestions of the text
   selected: null, // label that is explained
   decisions: new Map(), // label -> accepted (true) or rejected (false), of this text
-  kept: [], // [columns of the text, labels]
+  kept: [], // [columns of the text, labels], of the chosen model
   running: null, // request that is under way
 };
+
+const keptOf = new Map(); // name of a model -> kept texts
 
 const path = (rest = "") => `v1/models/${encodeURIComponent(state.model.name)}${rest}`;
 const boxes = () => [...element("texts").querySelectorAll("textarea")];
@@ -31,6 +33,8 @@ async function start() {
 
 async function choose(name) {
   state.model = await get(`v1/models/${encodeURIComponent(name)}`);
+  if (!keptOf.has(name)) keptOf.set(name, []);
+  state.kept = keptOf.get(name);
   const old = boxes().map((box) => box.value);
   const columns = state.model.text_columns;
   element("texts").replaceChildren(...columns.flatMap((column, i) => {
@@ -259,6 +263,6 @@ element("describe").addEventListener("submit", (event) => {
   event.preventDefault();
   attempt(async () => showDescription(await get(path(`/label?label=${encodeURIComponent(element("described").value)}`))));
 });
-addEventListener("beforeunload", (event) => { if (state.kept.length) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if ([...keptOf.values()].some((kept) => kept.length)) event.preventDefault(); });
 askForToken(() => attempt(start));
 attempt(start);
