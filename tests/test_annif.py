@@ -178,7 +178,7 @@ def many(subjects):
     rng = np.random.default_rng(1)
     words = [WORDS[name].split() for name in list(WORDS)[:4]]
     documents = []
-    for i in range(1200):
+    for _ in range(1200):
         about = int(rng.integers(4))
         text = [*rng.choice(words[about], 3).tolist(), *rng.choice(words[int(rng.integers(4))], 2).tolist()]
         named = rng.choice(list(WORDS)[:4]) if rng.random() < 0.1 else list(WORDS)[about]

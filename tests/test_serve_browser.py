@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -47,18 +48,25 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(folder):
+    with serving({"kitchen": str(folder)}) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving(models):
+    """A server in a thread; its address."""
     from xmc_fast.serve import Settings, create_app
 
-    config = uvicorn.Config(create_app(Settings({"kitchen": str(folder)})), port=0, log_level="error")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(create_app(Settings(models)), port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +212,28 @@ def test_the_model_tab(page):
     page.get_by_role("button", name="Show").click()
     page.wait_for_selector("#description dd")
     assert "yolk" in page.inner_text("#description")
+
+
+def test_the_api_is_described(page, address):
+    page.goto(f"{address}/docs")
+    page.wait_for_selector(".opblock")
+    shown = page.locator(".opblock-summary-path").all_inner_texts()
+    assert "/v1/models/{name}/suggest" in [path.replace("\u200b", "") for path in shown]
+    page.locator(".opblock").filter(has_text="/v1/models/{name}/suggest").get_by_role("button").first.click()
+    playwright.expect(page.locator(".opblock-body").first).to_contain_text("how long do eggs keep?")
+
+
+def test_each_model_has_its_own_kept_texts(browser, folder):
+    with serving({"a": str(folder), "b": str(folder)}) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.goto(address)
+        type_text(page, "egg and yolk")
+        page.get_by_role("button", name="Accept eggs").click()
+        page.get_by_role("button", name="Keep for training").click()
+        for name, kept in (("b", 0), ("a", 1)):
+            page.select_option("#model", name)
+            playwright.expect(page.locator("#download")).to_have_text(f"Download kept texts ({kept})")
 
 
 def test_keyboard_only(page):

@@ -3,9 +3,9 @@
 
 Both servers are started here on loopback with one worker each, and are sent texts of tibkat-gnd's dev part (about 170
 words) over connections that are kept open. They get rounds at saturation in turns, then rounds at half of the rate that
-each reached; the round of the median is kept. Reported are requests per second, the latency a client sees, and the CPU
-time of the server per request, which depends little on what else the machine does. ``--minutes`` is saturation for so
-long, with the memory that the server has for itself after each minute.
+each reached; the round of the median is kept (without ``--annif`` as a table of its own). Reported are requests per
+second, the latency a client sees, and the CPU time of the server per request, which depends little on what else the
+machine does. ``--minutes`` is saturation for so long, with the memory that the server has for itself after each minute.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, default=0, help="minutes at saturation afterwards")
     args = parser.parse_args()
     texts = read_texts("tibkat-gnd", "dev")[0][:1000]
-    table = Table("serve", COLUMNS)
+    table = Table("serve" if args.annif else "serve_alone", COLUMNS)
     ours = [sys.executable, "-m", "xmc_fast", "serve", f"model={args.model}", "--quiet", "--threads", "1"]
     ours += ["--timeout", "900"]  # this program may be paused on a shared machine
     requests = [

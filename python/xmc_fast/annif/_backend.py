@@ -283,7 +283,7 @@ class XmcFastBackend(
         return [self.project.subjects[subject].uri for subject in sorted(subjects)]
 
     def _named(self, used: list[str]) -> tuple[list[str], list[list[str]]]:
-        """The subjects that documents have, then the others of the vocabulary; and the names of each, in any language."""
+        """The subjects that documents have, then the vocabulary's others; and the names of each, in any language."""
         names = {one.uri: [*one.labels.values()] for _, one in self.project.subjects.active}
         uris = used + sorted(names.keys() - set(used))
         return uris, [names.get(uri, []) for uri in uris]

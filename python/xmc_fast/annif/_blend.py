@@ -1,4 +1,4 @@
-"""The lists of two models as one: ranked as by an `xmc_fast.Ensemble`, of members that the backend trains and stores."""
+"""The lists of two models as one: ranked as by an `xmc_fast.Ensemble`, but the backend trains and stores the two."""
 
 from __future__ import annotations
 

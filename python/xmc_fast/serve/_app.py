@@ -66,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         responses=_ERRORS,
     )
+    app.openapi_version = "3.0.3"  # the newest that the bundled Swagger UI shows
     _add_errors(app)
     _add_api(app, settings, models)
     _add_annif(app, settings, models)

@@ -13,7 +13,7 @@ class SuggestRequest(BaseModel):
     """One text or a batch of them."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"text": "how long do eggs keep?", "k": 3}]}
+        extra="forbid", json_schema_extra={"example": {"text": "how long do eggs keep?", "k": 3}}
     )
 
     text: Text | None = Field(None, description="One text: a string, or its columns by name.")
