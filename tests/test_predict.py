@@ -424,7 +424,7 @@ def test_calibrated_ranking_is_by_probability(simd):
     X = rows(400, 50, rng)
     S = reference.scores(W.toarray(), X)
     Y = sp.csr_matrix(rng.random(S.shape) < 1 / (1 + np.exp(-(2 * S - 1 + 2 * np.sin(np.arange(200))))))
-    model = SparseModel(W).calibrate(X, Y, candidates=200)
+    model = SparseModel(W).calibrate(X, Y, candidates=200, prior_strength=5)
     c = model.calibration
     P = 1 / (1 + np.exp(-(S * c.scale + c.shift)))
     top = model.predict(X, 5, proba=True)
@@ -432,6 +432,19 @@ def test_calibrated_ranking_is_by_probability(simd):
     assert np.all(c.scale > 0)
     assert abs(np.median(c.scale) - 2) < 0.3
     assert np.corrcoef(c.shift, -1 + 2 * np.sin(np.arange(200)))[0, 1] > 0.95
+
+
+def test_own_probabilities_need_many_rows():
+    """A label of another scale gets it with a thousand rows; with ten it stays near the common one."""
+    rng = np.random.default_rng(12)
+    shifts = {}
+    for n in (10, 1000):
+        scores = rng.normal(size=(n, 2)) - 1
+        Y = sp.csr_matrix(rng.random((n, 2)) < 1 / (1 + np.exp(-(2 * scores + [0, 2]))))
+        model = SparseModel(sp.csr_matrix(np.eye(2, dtype=np.float32)))
+        c = model.calibrate(scores.astype(np.float32), Y, min_positives=1).calibration
+        shifts[n] = c.shift[1] - c.global_shift
+    assert abs(shifts[10]) < 0.1 < 0.4 < shifts[1000] < 1.2
 
 
 def test_calibration_errors():

@@ -232,6 +232,36 @@ def test_probabilities_are_calibrated_on_held_out_rows(demo, fitted):
         scores.predict(["egg"], proba=True)
 
 
+def test_the_model_is_trained_on_all_rows_after_its_probabilities_were_fitted(demo, monkeypatch):
+    texts, tags = demo[0][:300], demo[1][:300]
+    plain = TextClassifier(model=OneVsAll(), calibrate=0).fit(texts, tags)
+    model = TextClassifier(model=OneVsAll(), calibrate=0.2).fit(texts, tags)
+    asked = {"k": 5, "proba": False, "output": "csr"}
+    assert (model.predict(demo[2], **asked) != plain.predict(demo[2], **asked)).nnz == 0
+    assert model.fit_report_ == plain.fit_report_ | {
+        "held_out": model.fit_report_["held_out"],
+        "calibrated": True,
+    }
+    assert model.calibrated
+    assert model.fit_report_["held_out"] > 40
+    kept = TextClassifier(model=OneVsAll(), calibrate=0.2).fit(
+        texts, tags, keep_state=True
+    )  # an update needs rows apart
+    assert kept.fit_report_["trained"] == model.fit_report_["trained"] - model.fit_report_["held_out"]
+    assert kept.fit_report_["labels_without_rows"] > 0 == model.fit_report_["labels_without_rows"]
+    np.testing.assert_array_equal(kept.model_.calibration.scale, model.model_.calibration.scale)
+    monkeypatch.setattr(
+        "xmc_fast.texts._fit.MOST_HELD_OUT", 10
+    )  # of many rows a few are enough, and left out
+    few = TextClassifier(model=OneVsAll(), calibrate=0.2).fit(texts, tags)
+    assert (few.fit_report_["held_out"], few.fit_report_["trained"]) == (
+        10,
+        plain.fit_report_["trained"] - 10,
+    )
+    decided = TextClassifier(model=OneVsAll(), calibrate=0.2).fit(texts, tags, decide="macro-f1")
+    assert decided.fit_report_ == model.fit_report_
+
+
 def test_evaluate_counts_what_cannot_be_compared(demo, fitted):
     from xmc_fast import metrics
 

@@ -41,6 +41,43 @@ def hundredths(name: str) -> Part:
     )
 
 
+def points(name: str, command: str, keys: tuple[str, ...]) -> Part:
+    """Hundredths of a point by set and by what else the rows are told by (keys), and CPU seconds of training."""
+
+    def shown(row: Row, column: str) -> str:
+        return f"{row[column]:.2f}" if isinstance(row.get(column), float) else ""
+
+    def make(results: Results) -> Rows:
+        rows = results.rows(name)
+        measured = [c for c in rows[0] if c not in ("set", "training", "machine", *keys)]
+        return [
+            {key: row[key] for key in ("set", *keys)}
+            | {column: shown(row, column) for column in measured}
+            | ({"training, CPU s": f"{row['training']:.3g}"} if "training" in row else {})
+            for row in rows
+        ]
+
+    return Part(name, f"python -m bench.experiments.{command}", make=make)
+
+
+def changes(name: str, key: str, base: str, metrics: tuple[str, ...]) -> Part:
+    """The mean change of each metric over the sets, by what a row is told by (key), against the base."""
+
+    def make(results: Results) -> Rows:
+        rows = {(row["set"], row[key]): row for row in results.rows(name)}
+        sets = [name for name, title in rows if title == base]
+
+        def line(title: str) -> Row:
+            both = [(rows[s, title], rows[s, base]) for s in sets if (s, title) in rows]
+            out = {m: f"{sum(new[m] - old[m] for new, old in both) / len(both):+.2f}" for m in metrics}
+            costs = [new["training"] / old["training"] for new, old in both]
+            return {key: title, "sets": len(both)} | out | {"training": f"{sum(costs) / len(costs):.1f}x"}
+
+        return [line(title) for title in dict.fromkeys(title for _, title in rows) if title != base]
+
+    return Part(name, make=make)
+
+
 def blend() -> Part:
     """Hundredths of a point, two digits of seconds."""
     exact = {"set": "set", "model": "model"}
@@ -93,10 +130,18 @@ def subjects(name: str, others: dict[str, tuple[float, ...]] | None = None) -> P
     return Part(name, f"python -m bench.experiments.accuracy {name.removeprefix('accuracy_')}", make=make)
 
 
+TAIL = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "macro-F1@5")
+LISTS = ("P@1", "P@3", "P@5", "nDCG@5", "macro-F1@5", "PSP@5")
 PARTS = {
     "accuracy-dev": subjects("accuracy_dev", PUBLISHED),
     "accuracy-trials": subjects("accuracy_trials"),
     "blend": blend(),
+    "legal-test": points("legal_test", "legal test", ("model",)),
+    "legal-trials": points("legal_trials", "legal trials", ("model",)),
+    "tail": points("tail", "tail", ("model",)),
+    "tail-change": changes("tail", "model", "default", TAIL),
+    "defaults": points("defaults", "defaults", ("setting",)),
+    "defaults-change": changes("defaults", "setting", "as it was", LISTS),
     "blend-gain": Part("blend", make=gain),
     "lightxml_eurlex57k": lightxml("eurlex57k"),
     "lightxml_tibkat-gnd": lightxml("tibkat-gnd"),

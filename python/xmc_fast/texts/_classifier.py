@@ -62,8 +62,10 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     weights : dict, optional
         Weight of each text column of a frame, for example ``{"title": 2}``; columns not named have weight 1.
     calibrate : float
-        Share of the rows that is not trained on but used to turn scores into probabilities. 0: no
-        probabilities, all rows are trained on. An `Ensemble` and `Neighbours` need no such rows.
+        Share of the rows that turns scores into probabilities: at most 1,000 rows, all of the share for a
+        ``decide`` of `fit`. The model that scores them is not trained on them. Where they are more than a twentieth
+        of the rows it is then trained again, on all, unless with a ``checkpoint`` or ``keep_state``. 0: no
+        probabilities. An `Ensemble` and `Neighbours` need no such rows.
     n_jobs : int, optional
         Threads; results do not depend on their number.
     random_state : int, RandomState or None
@@ -78,10 +80,11 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     vectorizer_, model_
         The fitted vectorizer and model.
     fit_report_ : dict
-        What was read and left out: ``rows``, ``trained``, ``held_out``, ``empty_texts`` (no text but white
+        What was read and left out: ``rows``, ``trained``, ``held_out`` (for probabilities; trained on as well
+        where ``trained`` has them), ``empty_texts`` (no text but white
         space), ``missing_texts`` (of these, None or NaN), ``unlabelled_rows``, ``repeated_labels`` (within a
         row), ``unknown_labels`` (not in ``label_names``), ``labels``, ``labels_without_rows`` (all of their
-        rows are held out: they are not learned), ``calibrated``.
+        rows are held out, or they have none: they are not learned), ``calibrated``.
     reading_ : dict
         How the training data was read, where known: ``sep``, and of files ``text`` and ``label``, the names of
         the columns. The commands read other files alike.

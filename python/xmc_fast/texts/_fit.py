@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
 
 Rows = npt.NDArray[np.intp]
+MOST_HELD_OUT = 1000  # rows for probabilities; a rule for how many labels a text gets takes the whole share
+WORTH_REFIT = (
+    0.05  # the model is trained again, on all rows, where the held-out ones are more than this share
+)
 
 
 def fit_texts(
@@ -58,26 +62,31 @@ def fit_texts(
     if label_names is None and encoded.by_name:  # not those of unusable rows only
         found = np.flatnonzero(np.bincount(Y[usable].indices, minlength=len(names)))
         names, Y = [names[i] for i in found], Y[:, found]
-    model = _make_model(classifier, whole=label_range is None and checkpoint is None and not keep_state)
+    once = checkpoint is not None or keep_state  # something goes on from this fit
+    model = _make_model(classifier, whole=label_range is None and not once)
     needed = decide is not None or not getattr(model, "gives_probabilities", False)
-    train, held_out = split(classifier, usable) if needed else (usable, usable[:0])
+    most = MOST_HELD_OUT if decide is None else None
+    train, held_out = split(classifier, usable, most) if needed else (usable, usable[:0])
     counts = np.bincount(Y[usable].indices, minlength=Y.shape[1]).astype(np.int64)
     classifier.text_columns_ = columns.names
     classifier.reading_ = {"sep": sep or encoded.sep} if encoded.sep else {}
-    classifier.vectorizer_, classifier._feature_names = make_vectorizer(classifier), None
-    X = classifier.vectorizer_.fit_transform(columns.take(train).given)
     options = {"checkpoint": checkpoint, "engine": engine, "labels": label_range}
     options |= {"keep_state": True} if keep_state else {}
     given = {name: value for name, value in options.items() if value is not None}
-    fitted = model.fit(X, Y[train], **given)
-    linear = getattr(fitted, "model_", None)
-    classifier.model_ = linear if isinstance(linear, SparseModel) else fitted
-    if label_range is not None:
-        chosen = slice(*label_range)
-        names, counts, Y = names[chosen], counts[chosen], Y[:, chosen]
+    wide, first = Y, slice(*label_range) if label_range is not None else slice(None)
+    names, counts, Y = names[first], counts[first], Y[:, first]
     classifier.label_names_, classifier.label_counts_ = names, counts
-    if isinstance(classifier.model_, SparseModel):
-        classifier.model_ = _store.named(classifier.model_, names)
+
+    def learn(rows: Rows) -> Any:
+        """Train vectorizer and model on some of the rows."""
+        classifier.vectorizer_, classifier._feature_names = make_vectorizer(classifier), None
+        X = classifier.vectorizer_.fit_transform(columns.take(rows).given)
+        fitted = model.fit(X, wide[rows], **given)
+        linear = getattr(fitted, "model_", None)
+        classifier.model_ = _store.named(linear, names) if isinstance(linear, SparseModel) else fitted
+        return fitted
+
+    fitted = learn(train)
     classifier.fit_report_ = {
         "rows": columns.n_rows,
         "trained": len(train),
@@ -91,11 +100,20 @@ def fit_texts(
         "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
         "calibrated": bool(getattr(classifier.model_, "gives_probabilities", False)),
     }
-    X_held = classifier.vectorizer_.transform(columns.take(held_out).given) if len(held_out) else X[:0]
+    n_terms = _store.n_terms(classifier.vectorizer_)
+    X_held = sp.csr_matrix((0, n_terms), dtype=np.float32)
+    if len(held_out):
+        X_held = classifier.vectorizer_.transform(columns.take(held_out).given)
     Y_held = Y[held_out]
     if len(held_out):
         calibrate(classifier, X_held, Y_held)
     classifier.decision_ = None if decide is None else make_decision(classifier, decide, X_held, Y_held)
+    if not once and len(held_out) > WORTH_REFIT * len(usable):
+        calibration = getattr(classifier.model_, "calibration", None)
+        learn(usable)
+        if calibration is not None:
+            classifier.model_.calibration = calibration
+        classifier.fit_report_ |= {"trained": len(usable), "labels_without_rows": int((counts == 0).sum())}
     classifier.state_ = None
     if keep_state:
         rows = train.astype(np.int64), held_out.astype(np.int64)
@@ -103,9 +121,10 @@ def fit_texts(
     return classifier
 
 
-def split(classifier: TextClassifier, rows: Rows) -> tuple[Rows, Rows]:
-    """Rows to train on and rows to calibrate on, both ascending."""
+def split(classifier: TextClassifier, rows: Rows, most: int | None = None) -> tuple[Rows, Rows]:
+    """Rows to train on and rows to calibrate on (``most`` at most), both ascending."""
     n_held = round(classifier.calibrate * len(rows))
+    n_held = n_held if most is None else min(n_held, most)
     chosen = check_random_state(classifier.random_state).permutation(len(rows))[:n_held]
     held = np.zeros(len(rows), bool)
     held[chosen] = True
