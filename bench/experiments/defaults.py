@@ -90,7 +90,9 @@ def measure(name: str, table: Table) -> None:
 
     def add(setting: str, seconds: float, top: sp.csr_matrix, **more: float) -> None:
         table.add(set=name, setting=setting, **part.measures(top), training=seconds, **more)
-        print(table.rows[-1], flush=True)
+        table.keep_others("set", "setting")
+        table.save()
+        print(setting, flush=True)
 
     X, asked, vectorizer, reading = part.matrices()
     order = np.random.default_rng(0).permutation(X.shape[0])
@@ -148,8 +150,6 @@ def main() -> None:
     table = Table("defaults", COLUMNS, machine())
     for name in args.sets:
         measure(name, table)
-        table.keep_others("set", "setting")
-        table.save()
     print(table)
 
 

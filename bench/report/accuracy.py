@@ -51,7 +51,7 @@ def points(name: str, command: str, keys: tuple[str, ...]) -> Part:
         rows = results.rows(name)
         measured = [c for c in rows[0] if c not in ("set", "training", "machine", *keys)]
         return [
-            {key: row[key] for key in ("set", *keys)}
+            {key: row[key] for key in ("set", *keys) if key in row}
             | {column: shown(row, column) for column in measured}
             | ({"training, CPU s": f"{row['training']:.3g}"} if "training" in row else {})
             for row in rows
@@ -136,8 +136,6 @@ PARTS = {
     "accuracy-dev": subjects("accuracy_dev", PUBLISHED),
     "accuracy-trials": subjects("accuracy_trials"),
     "blend": blend(),
-    "legal-test": points("legal_test", "legal test", ("model",)),
-    "legal-trials": points("legal_trials", "legal trials", ("model",)),
     "tail": points("tail", "tail", ("model",)),
     "tail-change": changes("tail", "model", "default", TAIL),
     "defaults": points("defaults", "defaults", ("setting",)),
