@@ -8,6 +8,10 @@ training rows (`bench.models`) is compressed at that threshold and meets the tes
 thresholds are for the curve only; the first is the default. The trained models are kept in XMC_CACHE. Exact and small
 predict in turns, one thread, CPU time (one row: time by the clock); opening and the first call are those of a fresh
 process. With --pecos PECOS alone is measured; the rows of earlier runs stay.
+
+    python -m bench.experiments.small_form --default [--sets bibtex debtags ..]
+
+compares `OneVsAll(size="small")` with `OneVsAll()` on the test rows of every set.
 """
 
 from __future__ import annotations
@@ -146,11 +150,33 @@ def measure_pecos(name: str, table: Table) -> None:
     table.add(set=name, form="PECOS XR-Linear", delta=0.1, chosen=False, MB=size, us_per_row=us, **found)
 
 
+def measure_default(names: list[str]) -> None:
+    info = machine()
+    for name in names:
+        X_train, Y_train, X, Y = matrices(name)
+        exact = model_of(name) if name in SETS else OneVsAll().fit(X_train, Y_train).model_
+        row: dict = {"set": name, "labels": exact.n_labels}
+        for form, model in (("exact", exact), ("small", exact.compress())):
+            found = precisions(Y, model.predict(X, K))
+            row |= {f"{form} MB": model.nbytes / 1e6} | {f"{form} {key}": p for key, p in found.items()}
+        row["most_lost"] = max(row[f"exact P@{k}"] - row[f"small P@{k}"] for k in (1, 3, 5))
+        table = Table("small_form_default", list(row), info)
+        table.add(**row)
+        table.keep_others("set")
+        table.rows.sort(key=lambda row: row["labels"])
+        print(table)
+        table.save()
+
+
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--sets", nargs="*", default=SETS)
+    parser.add_argument("--default", action="store_true", help="the default threshold on every set")
     parser.add_argument("--pecos", action="store_true", help="train PECOS too")
     args = parser.parse_args()
+    if args.default:
+        measure_default(args.sets)
+        return
     columns = ["set", "form", "delta", "chosen", "weights", "MB", "P@1", "P@3", "P@5", "us_per_row", "one_us"]
     table = Table("small_form", [*columns, "open_ms", "first_over_later"], machine())
     for name in args.sets:

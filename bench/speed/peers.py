@@ -55,6 +55,14 @@ def ours(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: int = 1) -> 
     return lambda X, k: model.predict(X, k, n_jobs=threads).indices.reshape(-1, k)
 
 
+def ours_small(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: int = 1) -> Predict:
+    from xmc_fast import OneVsAll
+
+    model = OneVsAll(size="small", n_jobs=threads).fit(X, Y).model_
+    model.save(folder)
+    return lambda X, k: model.predict(X, k, n_jobs=threads).indices.reshape(-1, k)
+
+
 def mach(X: sp.csr_matrix, Y: sp.csr_matrix, folder: Path, threads: int = 1) -> Predict:
     from xmc_fast import Mach
 
@@ -162,6 +170,7 @@ def multilabel_1vsrest(X: sp.csr_matrix, Y: sp.csr_matrix) -> None:
 
 # name -> (what must be installed, the function); FULL train all labels, ONE one label, SOME a few at a time
 FULL: dict[str, tuple[str, Callable]] = {
+    "xmc_fast OneVsAll, small form": ("xmc_fast", ours_small),
     "xmc_fast OneVsAll": ("xmc_fast", ours),
     "xmc_fast Mach 250 x 8": ("xmc_fast", mach),
     "PECOS XR-Linear": ("pecos", pecos),

@@ -137,7 +137,8 @@ class PostingList {
 // Calls fn(place, q) for the postings of a list.
 template <class Fn>
 void for_postings(const PackedView& p, int64_t b, int64_t column, Fn&& fn) {
-  PackedList list = PackedList::open(p, b, column, chunk_count(p.places(b), kTile));
+  PackedList list{};
+  list.open(p, b, column, chunk_count(p.places(b), kTile));
   for (int64_t t = 0; t < list.tiles; ++t) {
     for (uint64_t mask = read_mask(list.at); mask; mask &= mask - 1) {
       fn(t * kTile + lane_of(std::countr_zero(mask)), static_cast<int8_t>(*list.at++));

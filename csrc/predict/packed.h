@@ -96,17 +96,19 @@ struct PackedList {
   int32_t tiles;  // how many it starts with, 0: none
   int32_t a;      // of the row's value, signed
 
-  // `tiles`: of the block.
-  static PackedList open(const PackedView& p, int64_t b, int64_t column, int64_t tiles) {
+  // The list of a column in block b, which has so many tiles.
+  void open(const PackedView& p, int64_t b, int64_t column, int64_t of_block) {
     const uint32_t* ptr = p.ptr.data() + b * (p.columns + 1) + column;
     const uint8_t* lists = p.list.data() + p.first[b];
-    PackedList list{lists + (ptr[0] >> 3), lists + (ptr[1] >> 3), ptr[0] & 3, 0, 0};
-    if (ptr[0] & 4 && list.end - list.at >= 2) {
-      const int32_t n = list.at[0] | list.at[1] << 8;
-      list.tiles = n < tiles ? n : static_cast<int32_t>(tiles);
-      list.at += 2;
+    at = lists + (ptr[0] >> 3);
+    end = lists + (ptr[1] >> 3);
+    width = ptr[0] & 3;
+    tiles = 0;
+    if (ptr[0] & 4 && end - at >= 2) {
+      const int32_t n = at[0] | at[1] << 8;
+      tiles = n < of_block ? n : static_cast<int32_t>(of_block);
+      at += 2;
     }
-    return list;
   }
   bool empty() const { return at == end; }
 };

@@ -220,42 +220,49 @@ void tiles(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
 }
 #endif
 
-// at[i]: the place after that of posting i.
-void postings(const PackedList& list, uint32_t after, int32_t* sum, uint32_t last) {
-  const Postings p = postings_of(list.at, list.end, list.width);
+// `at` is the place behind a posting's.
+template <uint32_t kPostingWidth>
+XMC_INLINE void add_postings(const PackedList& list, uint32_t at, int32_t* sum, uint32_t last) {
+  const Postings p = postings_of(list.at, list.end, kPostingWidth);
   const auto a = static_cast<uint32_t>(list.a);
-  uint32_t at = after;
-  const auto add = [&](int64_t i, uint32_t place_after) {
+  const auto add = [&](int64_t i, uint32_t behind) {
     uint32_t own;
-    int32_t* to = sum - 1 + place_after;
+    int32_t* to = sum - 1 + behind;
     ::memcpy(&own, to, sizeof own);
     own += a * static_cast<uint32_t>(int32_t{static_cast<int8_t>(p.q[i])});
     ::memcpy(to, &own, sizeof own);
   };
   int64_t i = 0;
-  if (list.width == 0) {
-    for (; i + 8 <= p.n; i += 8) {
-      at = at < last ? at : last;
-      uint32_t four_bits;
-      ::memcpy(&four_bits, p.gap + i / 2, sizeof four_bits);
-      uint64_t gaps = four_bits;  // each to a byte of its own
-      gaps = (gaps | gaps << 16) & 0x0000ffff0000ffff;
-      gaps = (gaps | gaps << 8) & 0x00ff00ff00ff00ff;
-      gaps = (gaps | gaps << 4) & 0x0f0f0f0f0f0f0f0f;
-      const uint64_t sums = gaps * 0x0101010101010101;  // at most 120 each
-      for (int j = 0; j < 8; ++j) add(i + j, at + static_cast<uint8_t>(sums >> 8 * j));
-      at += static_cast<uint32_t>(sums >> 56);
-    }
-  } else if (list.width == 1) {
-    for (; i + kPostingsAtOnce <= p.n; i += kPostingsAtOnce) {
-      at = at < last ? at : last;
+  for (; kPostingWidth < 2 && i + kPostingsAtOnce <= p.n; i += kPostingsAtOnce) {
+    at = at < last ? at : last;
+    if (kPostingWidth == 1) {
       for (int j = 0; j < kPostingsAtOnce; ++j) add(i + j, at += p.gap[i + j]);
+      continue;
     }
+    uint32_t four_bits;
+    ::memcpy(&four_bits, p.gap + i / 2, sizeof four_bits);
+    uint64_t gaps = four_bits;  // each to a byte of its own
+    gaps = (gaps | gaps << 16) & 0x0000ffff0000ffff;
+    gaps = (gaps | gaps << 8) & 0x00ff00ff00ff00ff;
+    gaps = (gaps | gaps << 4) & 0x0f0f0f0f0f0f0f0f;
+    const uint64_t sums = gaps * 0x0101010101010101;  // at most 120 each
+    for (int j = 0; j < kPostingsAtOnce; ++j) add(i + j, at + static_cast<uint8_t>(sums >> 8 * j));
+    at += static_cast<uint32_t>(sums >> 56);
   }
   for (; i < p.n; ++i) {
-    at += gap_at(p.gap, list.width, i);
+    at += gap_at(p.gap, kPostingWidth, i);
     at = at < last ? at : last;
     add(i, at);
+  }
+}
+
+void postings(const PackedList& list, uint32_t after, int32_t* sum, uint32_t last) {
+  if (list.width == 0) {
+    add_postings<0>(list, after, sum, last);
+  } else if (list.width == 1) {
+    add_postings<1>(list, after, sum, last);
+  } else {
+    add_postings<2>(list, after, sum, last);
   }
 }
 

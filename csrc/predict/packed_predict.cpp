@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "core/buffer_pool.h"
@@ -26,9 +26,10 @@ int64_t whole_tiles(int64_t places) {
 
 // Memory of one thread.
 struct Scratch {
-  std::unique_ptr<Recycled> sums;  // kFront, those of a block's places, kMostLead; zeros between two rows
-  std::vector<int32_t> a;          // of the row's features
-  std::vector<PackedList> lists, with_tiles, sorted;
+  std::unique_ptr<Recycled>
+      sums;  // kFront, those of a block's places, kMostLead; the places' are zeros between two rows
+  std::vector<int32_t> a;  // of the row's features
+  std::vector<PackedList> found, lists;
   std::vector<int32_t> start;  // by number of tiles
   TopKRows top{1, 0};
 };
@@ -49,10 +50,9 @@ class RowPass {
     add_tiles(sum);
     const auto add = packed_kernels().postings;
     for (const PackedList& list : s_.lists) {
+      if (list.empty()) continue;
       add(list, static_cast<uint32_t>(list.tiles * kTile), sum, static_cast<uint32_t>(padded));
     }
-    std::fill(sum - 1, sum, 0);
-    std::fill(sum + padded, sum + padded + kMostLead, 0);
     rank(b, places, sum);
   }
 
@@ -85,52 +85,56 @@ class RowPass {
     }
   }
 
-  // The row's lists in block b: s_.sorted those with tiles, s_.lists the others.
+  // The row's lists in block b: those with tiles first, positive values before negative ones, each kind by
+  // falling number of tiles.
   void find_lists(int64_t b, int64_t tiles) {
-    s_.lists.clear();
-    s_.with_tiles.clear();
-    s_.start.assign(2 * static_cast<size_t>(tiles) + 3, 0);
-    const int64_t from = x_.begin(row_);
+    const int64_t from = x_.begin(row_), to = x_.end(row_);
     const uint32_t* ptr = m_.ptr.data() + b * (m_.columns + 1);
     const uint8_t* lists = m_.list.data() + m_.first[b];
-    for (int64_t f = from; f < x_.end(row_); ++f) {
-      if (f + kFarAhead < x_.end(row_)) prefetch(ptr + x_.indices[f + kFarAhead]);
-      if (f + kListsAhead < x_.end(row_)) prefetch(lists + (ptr[x_.indices[f + kListsAhead]] >> 3));
-      PackedList list = PackedList::open(m_, b, x_.indices[f], tiles);
+    s_.found.resize(static_cast<size_t>(to - from));
+    s_.start.assign(2 * static_cast<size_t>(tiles) + 2, 0);
+    const auto key = [tiles](const PackedList& list) {
+      const int64_t of_sign = list.a < 0 ? tiles : 0;
+      return static_cast<size_t>(list.tiles ? of_sign + tiles - list.tiles : 2 * tiles);
+    };
+    size_t n = 0;
+    for (int64_t f = from; f < to; ++f) {
+      if (f + kFarAhead < to) prefetch(ptr + x_.indices[f + kFarAhead]);
+      if (f + kListsAhead < to) prefetch(lists + (ptr[x_.indices[f + kListsAhead]] >> 3));
+      PackedList& list = s_.found[n];
+      list.open(m_, b, x_.indices[f], tiles);
       list.a = s_.a[static_cast<size_t>(f - from)];
       if (list.empty() || list.a == 0) continue;
-      (list.tiles ? s_.with_tiles : s_.lists).push_back(list);
+      ++s_.start[key(list) + 1];
+      ++n;
     }
-    // Positive values first, then by falling number of tiles.
-    const auto key = [&](const PackedList& list) {
-      return static_cast<size_t>(tiles - list.tiles + (list.a < 0 ? tiles + 1 : 0));
-    };
-    for (const PackedList& list : s_.with_tiles) ++s_.start[key(list) + 1];
-    for (size_t i = 1; i < s_.start.size(); ++i) s_.start[i] += s_.start[i - 1];
-    s_.sorted.resize(s_.with_tiles.size());
-    for (const PackedList& list : s_.with_tiles) s_.sorted[static_cast<size_t>(s_.start[key(list)]++)] = list;
+    std::partial_sum(s_.start.begin(), s_.start.end(), s_.start.begin());
+    s_.lists.resize(n);
+    for (size_t l = 0; l < n; ++l) {
+      s_.lists[static_cast<size_t>(s_.start[key(s_.found[l])]++)] = s_.found[l];
+    }
   }
 
-  // Adds the tiles of s_.sorted and moves the lists, which then have postings only, to s_.lists.
+  // Adds the tiles of the lists, which then have postings only.
   void add_tiles(int32_t* sum) {
-    auto& lists = s_.sorted;
-    for (size_t first = 0, last; first < lists.size(); first = last) {
+    auto& lists = s_.lists;
+    for (size_t first = 0, last; first < lists.size() && lists[first].tiles; first = last) {
       const bool negative = lists[first].a < 0;
       last = first;
-      while (last < lists.size() && last < first + kListsAtOnce && (lists[last].a < 0) == negative) ++last;
+      while (last < lists.size() && last < first + kListsAtOnce && lists[last].tiles &&
+             (lists[last].a < 0) == negative) {
+        ++last;
+      }
       for (size_t l = last; l < std::min(lists.size(), last + kListsAtOnce); ++l) {
         for (int line = 0; line < 4; ++line) prefetch(lists[l].at + 64 * line);
       }
       auto n = static_cast<int>(last - first);
-      for (int64_t from = 0; n > 0;) {
+      for (int64_t from = 0; n > 0; --n) {
         const int64_t to = lists[first + static_cast<size_t>(n) - 1].tiles;
         if (from < to) packed_kernels().tiles(lists.data() + first, n, from, to, sum);
         from = to;
-        --n;
       }
     }
-    std::copy_if(lists.begin(), lists.end(), std::back_inserter(s_.lists),
-                 [](const PackedList& list) { return !list.empty(); });
   }
 
   // Moves the scores of a block's places to the row's best.
