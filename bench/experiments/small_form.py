@@ -112,9 +112,9 @@ def precisions(Y, top) -> dict[str, float]:
     return {f"P@{k}": 100 * float(precision_at_k(Y, top, k)) for k in (1, 3, 5)}
 
 
-def measure(name: str, table: Table) -> None:
+def measure(name: str, table: Table, chosen: float | None) -> None:
     X_train, Y_train, X, Y = matrices(name)
-    chosen = chosen_threshold(name, X_train, Y_train)
+    chosen = chosen_threshold(name, X_train, Y_train) if chosen is None else chosen
     exact = model_of(name)
     forms = {("exact", DELTA): exact}
     forms |= {("small", delta): exact.compress(delta=delta) for delta in sorted({chosen, *CURVE})}
@@ -172,6 +172,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--sets", nargs="*", default=SETS)
     parser.add_argument("--default", action="store_true", help="the default threshold on every set")
+    parser.add_argument("--chosen", type=float, help="the threshold that an earlier run has chosen")
     parser.add_argument("--pecos", action="store_true", help="train PECOS too")
     args = parser.parse_args()
     if args.default:
@@ -183,7 +184,7 @@ def main() -> None:
         if args.pecos:
             measure_pecos(name, table)
         else:
-            measure(name, table)
+            measure(name, table, args.chosen)
     table.keep_others("set", "form")
     table.rows.sort(key=lambda row: SETS.index(row["set"]))
     print(table)
