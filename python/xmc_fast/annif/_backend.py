@@ -111,8 +111,9 @@ class XmcFastBackend(
         folder = self._path(self.MODEL)
         if not is_model_folder(folder):
             raise NotInitializedException(f"model {folder} not found", backend_id=self.backend_id)
-        named = self._path(self.BLEND).is_file()
-        names = (load_model(self._path(self.NAMES)), Blend.load(self._path(self.BLEND))) if named else None
+        names = None
+        if self._path(self.BLEND).is_file():
+            names = Lexical.load(self._path(self.NAMES)), Blend.load(self._path(self.BLEND))
         self._use(
             load_model(folder), names, json.loads(self._path(self.SUBJECTS).read_text(encoding="utf-8"))
         )
@@ -320,11 +321,11 @@ def _estimator(params: dict[str, Any], jobs: int) -> Any:
     """What is trained on features; with our vectorizer, on texts."""
     kind = _choice(params, "model", MODELS)
     options: dict[str, Any] = {"C": float(params["C"]), "n_jobs": jobs or None, "random_state": 0}
-    linear = {"prune": float(params["prune"]), "size": "small"}
+    linear: dict[str, Any] = {"prune": float(params["prune"]), "size": "small"}
     model = OneVsAll(**options, **linear) if kind == "one-vs-all" else LabelTree(**options)
     if params["vectorizer"] == THEIRS:
         return model
-    terms = {"min_df": int(params["min_df"]), "ngram_range": (1, int(params["ngram"]))}
+    terms: dict[str, Any] = {"min_df": int(params["min_df"]), "ngram_range": (1, int(params["ngram"]))}
     return TextClassifier(model=model, **terms, calibrate=0.0, n_jobs=jobs or None)
 
 
