@@ -22,7 +22,7 @@ def _best(row: Row) -> str:
 PARTS = {
     "update": Part(
         "update",
-        "python -m bench.speed.bench_update debtags eurlex57k` and "
+        "python -m bench.speed.bench_update debtags eurlex57k --checked 128` and "
         "`python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128",
         {
             "set": "set",
@@ -44,7 +44,7 @@ PARTS = {
     ),
     "tune": Part(
         "tune",
-        "python -m bench.speed.bench_tune debtags eurlex57k tibkat-gnd",
+        "python -m bench.speed.bench_tune debtags eurlex57k",
         {
             "set": "set",
             "tuned for": "metric",

@@ -83,10 +83,13 @@ def measure(name: str, labels: int | None, checked: int, only: str | None, table
         [np.sort(part) for part in np.split(order, [len(order) - round(0.05 * len(order))])]
     )
     X, Y = X[order], Y[order]  # the last 5 % are new
-    full_seconds, full = timed(lambda: OneVsAll(n_jobs=1).fit(X, Y, keep_state=True))
-    p_full = precision(full, X_test, Y_test)
 
-    def add(case: str, update: Any, model: Any, **facts: Any) -> Any:
+    def fit(**options: Any) -> tuple[float, Any, list[float]]:
+        seconds, model = timed(lambda: OneVsAll(n_jobs=1, **options).fit(X, Y, keep_state=True))
+        return seconds, model, precision(model, X_test, Y_test)
+
+    def add(case: str, update: Any, model: Any, whole: tuple[float, Any, list[float]], **facts: Any) -> None:
+        full_seconds, full, p_full = whole
         seconds, _ = timed(update)
         if "same_bytes" in facts:
             facts["same_bytes"] = same_bytes(full.model_, model.model_)
@@ -108,13 +111,16 @@ def measure(name: str, labels: int | None, checked: int, only: str | None, table
         print(table.rows[-1], flush=True)
         table.keep_others("set", "case")
         table.save()
-        return model
 
+    whole = fit()
     if only != "rows":
         new = min(1000, max(1, Y.shape[1] // 40))
-        less = copy.copy(full).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
-        add(f"{new:,} new labels", lambda: less.update(old_labels=Y), less, same_bytes=True)
-        del less
+        fits = {f"{new:,} new labels": whole}
+        if Y.shape[1] < whole[1].block_labels:  # one block is the whole model: smaller ones as well
+            fits[f"{new:,} new labels, blocks of 100"] = fit(block_labels=100)
+        for case, fitted in fits.items():
+            less = copy.copy(fitted[1]).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
+            add(case, lambda less=less: less.update(old_labels=Y), less, fitted, same_bytes=True)
     if only == "labels":
         return
     ratios = worst_of_cases(X, Y, checked) if checked else {}
@@ -122,7 +128,8 @@ def measure(name: str, labels: int | None, checked: int, only: str | None, table
     old = OneVsAll(n_jobs=1).fit(X[:n], Y[:n], keep_state=True)
     for case, start, update in cases(old, X, Y):
         model = start()
-        add(case, lambda model=model, update=update: update(model), model, **ratios.get(case, {}))
+        facts = ratios.get(case, {})
+        add(case, lambda model=model, update=update: update(model), model, whole, **facts)
 
 
 def cases(old: Any, X: Any, Y: Any) -> list[tuple[str, Any, Any]]:
