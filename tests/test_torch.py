@@ -356,6 +356,35 @@ def test_fused_cross_entropy(kind, reduction):
         fused_cross_entropy(x, layer, targets[:6])
 
 
+class Largest(TorchDispatchMode):
+    """The most entries that a tensor made inside has."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
+        out = operator(*arguments, **(options or {}))
+        made = [
+            t.numel()
+            for t in (out if isinstance(out, (tuple, list)) else [out])
+            if isinstance(t, torch.Tensor)
+        ]
+        self.entries = max(self.entries, *made, 0)
+        return out
+
+
+@pytest.mark.parametrize("fan_in", [None, 3])
+def test_fused_cross_entropy_makes_no_logits(fan_in):
+    rows, labels, width = 40, 500, 4
+    layer = nn.Linear(width, labels) if fan_in is None else FixedFanInLinear(width, labels, fan_in)
+    x, targets = torch.randn(rows, width, requires_grad=True), torch.randint(labels, (rows,))
+    with Largest() as fused:
+        fused_cross_entropy(x, layer, targets, chunk=2 * labels).backward()
+    with Largest() as plain:
+        nn.functional.cross_entropy(layer(x), targets).backward()
+    assert plain.entries == rows * labels
+    assert fused.entries <= max(2 * labels, labels * width)
+
+
 def test_the_cuda_library_is_loaded_at_the_first_call(tmp_path):
     library = _cuda.Library(tmp_path / "none.so")  # nothing is opened yet
     with pytest.raises(OSError, match=r"none\.so"):

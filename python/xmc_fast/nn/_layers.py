@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ class States:
         )  # rows of the file: tokens, then [CLS] states below
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        path = place / f"states-{_fingerprint(encoder, count, tokens)}.bf16"
+        path = place / f"states-{fingerprint(tokens, lower_parts(encoder, count), count)}.bf16"
         size = entries * hidden * 2
         if not (path.is_file() and path.stat().st_size == size):
             with atomic_path(path) as temporary:
@@ -177,12 +177,12 @@ def _bfloat16(bits: npt.NDArray[np.uint16]) -> Tensor:
     return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
 
 
-def _fingerprint(encoder: Any, count: int, tokens: Tokens) -> str:
-    """Names the tokens and the frozen weights."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (tokens.ids, tokens.offsets, np.array([count, tokens.cls_last, tokens.pad])):
+def fingerprint(tokens: Tokens, parts: Iterable[nn.Module], *facts: Any) -> str:
+    """Names the tokens, the weights of these modules and what else matters."""
+    digest = hashlib.blake2b(repr((tokens.cls_last, tokens.pad, *facts)).encode(), digest_size=16)
+    for array in (tokens.ids, tokens.offsets):
         digest.update(np.ascontiguousarray(array).data)
-    for part in lower_parts(encoder, count):
+    for part in parts:
         for name, t in part.state_dict().items():
             digest.update(name.encode() + t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

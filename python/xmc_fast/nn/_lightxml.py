@@ -27,7 +27,7 @@ from xmc_fast.model._names import check_names
 from xmc_fast.nn import _lightxml_fit as fitting
 from xmc_fast.nn import _lightxml_store as store
 from xmc_fast.nn._estimator import NeuralEstimator
-from xmc_fast.nn._lightxml_defaults import Chosen, beam_of, choose
+from xmc_fast.nn._lightxml_defaults import Chosen, beam_of, check_settings, choose
 from xmc_fast.nn._lightxml_net import LightXMLNet
 from xmc_fast.nn.tokens import Encoder, Tokens, cls_last, load_encoder, tokenize
 from xmc_fast.nn.train import autocast, resolve_device, to_device
@@ -35,7 +35,6 @@ from xmc_fast.texts._labels import encode
 
 FLAT_LABELS = 32_768  # mode="auto": one label per cluster up to here
 N_LABELS_LIMIT = 1 << 32
-NEGATIVES = ("dynamic", "static", "static_copy", "random")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -57,6 +56,13 @@ class LightXML(NeuralEstimator):
     layers, dropout : int, float
         Last encoder layers whose [CLS] states are concatenated (fewer if the encoder has not that many), and the
         dropout on them.
+    pooling : {"cls", "mean"}
+        "mean" takes the mean of a layer's states in place of the [CLS] state, with ``layers=1`` for encoders that were
+        trained for it (sentence encoders such as MiniLM).
+    head_start : {"random", "centroids"}
+        "centroids": generator and discriminator start as linear discriminants between the centroids of the labels in
+        the vectors of the encoder as it comes, at the price of one pass of the texts through the encoder. Take it with
+        ``pooling="mean"`` and ``layers=1`` (docs/experiments/lightxml.md).
     activation : {"identity", "sigmoid"}
         Of the bottleneck. The paper's equation 4 has a sigmoid, its authors' program none; without it the
         discriminator learns in a fraction of the steps (docs/experiments/lightxml.md).
@@ -97,6 +103,8 @@ class LightXML(NeuralEstimator):
     frozen_layers : int
         The embeddings and so many lower layers keep their pretrained weights. What they give is computed once (2 bytes
         x hidden a token, in a file of ``layer_cache``, or a temporary one); a step runs the upper layers only.
+    layer_cache : folder, optional
+        Keeps what frozen layers give and the vectors of the warm-up, for other runs on the same texts.
     lora : int, optional
         Train additions of that rank to the query and value weights of the encoder, nothing else of it (LoRA), with
         ``head_lr``. They become part of its weights at the end.
@@ -130,6 +138,8 @@ class LightXML(NeuralEstimator):
     beam: int | None = None
     bottleneck: int = 400
     layers: int = 5
+    pooling: str = "cls"
+    head_start: str = "random"
     dropout: float = 0.5
     activation: str = "identity"
     label_bias: bool = True
@@ -336,6 +346,7 @@ class LightXML(NeuralEstimator):
                 layers=min(self.layers, states),
                 dropout=self.dropout,
                 cls_last=cls_last(encoder.tokenizer),
+                pooling=self.pooling,
                 activation=self.activation,
                 label_bias=self.label_bias,
                 fan_in=self.fan_in,
@@ -345,26 +356,7 @@ class LightXML(NeuralEstimator):
         return net.to(resolve_device(self.device)).eval()
 
     def _check(self, texts: Sequence[str], Y: Any) -> Csr:
-        for name, allowed in (
-            ("mode", ("auto", "flat", "clusters")),
-            ("negatives", NEGATIVES),
-            ("activation", ("sigmoid", "identity")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("max_leaf", "beam", "bottleneck", "layers", "lora"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        warmup = 1 if self.warmup_epochs is None else self.warmup_epochs
-        if min(warmup, self.epochs) < 0 or warmup + self.epochs < 1:
-            raise ValueError(
-                f"epochs and warmup_epochs must not be negative or both 0, got {self.epochs} and {self.warmup_epochs}"
-            )
-        for name in ("rank_weight", "frozen_layers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.cooldown_epochs < 0:
-            raise ValueError(f"cooldown_epochs must not be negative, got {self.cooldown_epochs}")
+        check_settings(self)
         y = labels(Y)
         if len(texts) != y.shape[0]:
             raise ValueError(f"texts has {len(texts)} entries, Y has {y.shape[0]} rows")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LONG = 20_000  # steps from which on a run is one as in the paper
 _HEAD_STEPS = 1250  # of the warm-up of a short run
@@ -42,3 +42,32 @@ def beam_of(n_labels: int) -> int:
     (10, 32, 75)
     """
     return 10 if n_labels < 300_000 else 32 if n_labels < 600_000 else 75
+
+
+def check_settings(model: Any) -> None:
+    """ValueError for a setting of `xmc_fast.nn.LightXML` that cannot be."""
+    for name, allowed in (
+        ("mode", ("auto", "flat", "clusters")),
+        ("negatives", ("dynamic", "static", "static_copy", "random")),
+        ("activation", ("sigmoid", "identity")),
+        ("pooling", ("cls", "mean")),
+        ("head_start", ("random", "centroids")),
+    ):
+        if getattr(model, name) not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(model, name)!r}")
+    for name in ("max_leaf", "beam", "bottleneck", "layers", "lora"):
+        if getattr(model, name) is not None and getattr(model, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(model, name)}")
+    warmup = 1 if model.warmup_epochs is None else model.warmup_epochs
+    least = 0 if model.head_start == "centroids" else 1  # a model without a step
+    if min(warmup, model.epochs) < 0 or warmup + model.epochs < least:
+        raise ValueError(
+            f"epochs and warmup_epochs must not be negative or both 0, got {model.epochs} and {model.warmup_epochs}"
+        )
+    for name in ("rank_weight", "frozen_layers"):
+        if getattr(model, name) < 0:
+            raise ValueError(f"{name} must not be negative, got {getattr(model, name)}")
+    if model.head_start == "centroids" and (model.activation != "identity" or model.fan_in is not None):
+        raise ValueError('head_start="centroids" needs activation="identity" and no fan_in')
+    if model.cooldown_epochs < 0:
+        raise ValueError(f"cooldown_epochs must not be negative, got {model.cooldown_epochs}")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from xmc_fast._validate import Csr, to_scipy
-from xmc_fast.nn._layers import States, frozen, low_rank, lower_parts
+from xmc_fast.nn import _lightxml_start as heads
+from xmc_fast.nn._layers import States, fingerprint, frozen, low_rank, lower_parts
 from xmc_fast.nn._lightxml_net import LightXMLNet, cluster_scores
 from xmc_fast.nn.tokens import Tokens, pad_rows
 from xmc_fast.nn.train import Trainer, Validate, autocast, gradients_as_before
 
 History = list[dict[str, float]]
+_AT_ONCE = 128  # texts that the encoder reads at a time where nothing is trained
 
 
 def by_place(y: Csr, order: npt.NDArray[np.int32]) -> Csr:
@@ -34,33 +37,12 @@ def by_place(y: Csr, order: npt.NDArray[np.int32]) -> Csr:
     return Csr(indptr, indices, np.empty(0, np.float32), y.shape)
 
 
-class Vectors:
-    """The [CLS] states of texts from a frozen encoder, (n, width) in memory; each computed when first needed."""
-
-    def __init__(self, net: LightXMLNet, tokens: Tokens, precision: str) -> None:
-        self.net, self.tokens, self.precision = net, tokens, precision
-        self.known = np.zeros(tokens.n_texts, bool)
-        self.rows = torch.empty(tokens.n_texts, net.generator.in_features)
-
-    @torch.no_grad()
-    def __getitem__(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        new = rows[~self.known[rows]]
-        if len(new):
-            training, device = self.net.training, self.net.offsets.device
-            inputs = {name: t.to(device) for name, t in self.tokens.batch(new).items()}
-            with autocast(self.precision, device):
-                self.rows[new] = self.net.eval().represent(inputs).float().cpu()
-            self.net.train(training)
-            self.known[new] = True
-        return self.rows[rows]
-
-
 @dataclass(frozen=True)
 class Data:
     """Texts as tokens and their positives by place.
 
     With ``static`` (n, beam; best first) the negatives of each text come from these clusters. With ``vectors`` or
-    ``states`` batches hold those in place of the tokens.
+    ``states`` batches hold those in place of the tokens. ``fresh`` are the vectors of the encoder as it comes.
     """
 
     tokens: Tokens
@@ -69,6 +51,7 @@ class Data:
     beam: int
     static: npt.NDArray[np.int64] | None = None
     vectors: Vectors | None = None
+    fresh: Vectors | None = None
     states: States | None = None
 
     @property
@@ -109,6 +92,55 @@ class Data:
         if self.static is not None:
             batch["static"] = torch.from_numpy(self.static[rows])
         return batch
+
+
+class Vectors:
+    """The text vectors of a frozen encoder, (n, width); each computed when first needed, in memory or in ``folder``.
+
+    There a file of the same tokens and weights is taken as it is, also one that was not finished.
+    """
+
+    def __init__(
+        self,
+        net: LightXMLNet,
+        data: Data,
+        precision: str,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.net, self.precision = net, precision
+        self.texts: Tokens | States = data.tokens if data.states is None else data.states
+        self.lengths = data.tokens.lengths
+        n, width = data.tokens.n_texts, net.generator.in_features
+        if folder is None:
+            self.known, self.rows = np.zeros(n, bool), np.empty((n, width), np.float32)
+            return
+        frozen_layers = 0 if data.states is None else data.states.count
+        name = fingerprint(data.tokens, [net.encoder], frozen_layers, net.layers, net.pooling, precision)
+        path = Path(folder) / f"vectors-{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.known = _kept(path.with_suffix(".known"), np.bool_, (n,))
+        self.rows = _kept(path.with_suffix(".f32"), np.float32, (n, width))
+
+    @torch.no_grad()
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        new = rows[~self.known[rows]]
+        new = new[np.argsort(self.lengths[new], kind="stable")]
+        training, device = self.net.training, self.net.offsets.device
+        for first in range(0, len(new), _AT_ONCE):
+            part = new[first : first + _AT_ONCE]
+            inputs = {name: t.to(device) for name, t in self.texts.batch(part).items()}
+            with autocast(self.precision, device):
+                self.rows[part] = self.net.eval().represent(inputs).float().cpu().numpy()
+            self.known[part] = True  # after its rows
+        self.net.train(training)
+        return torch.from_numpy(self.rows[rows])
+
+
+def _kept(path: Path, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A file as an array, zeros where there is none."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    there = path.is_file() and path.stat().st_size == size
+    return np.memmap(path, dtype, "r+" if there else "w+", shape=shape)
 
 
 def both_losses(
@@ -173,18 +205,34 @@ class Recipe:
     lora: int | None
     gradient_checkpointing: bool
     layer_cache: str | os.PathLike[str] | None
+    head_start: str
 
 
 @gradients_as_before()
 def run(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
     """Train the network in place, phase by phase."""
-    _start_at_frequencies(net, data)
+    heads.at_frequencies(net, data)
     if how.negatives == "random" and not net.flat:
         draws = np.random.default_rng(how.random_state).random((data.tokens.n_texts, data.beam))
         data = replace(data, static=_distinct(draws, data.n_clusters))
-    if net.flat or how.negatives in ("dynamic", "random"):
-        return _together(net, data, how, validate)
-    return _one_after_the_other(net, data, how, validate)
+    phases = _together if net.flat or how.negatives in ("dynamic", "random") else _one_after_the_other
+    with contextlib.ExitStack() as stack:
+        if how.frozen_layers:
+            folder = how.layer_cache or stack.enter_context(TemporaryDirectory())
+            options: dict[str, Any] = {"precision": how.precision, "batch_size": how.batch_size}
+            states = States(net.encoder, how.frozen_layers, data.tokens, folder=folder, **options)
+            data = replace(data, states=states)
+            trained = int(net.encoder.config.num_hidden_layers) - how.frozen_layers
+            if net.pooling == "mean" and net.layers > trained + 1:
+                raise ValueError(
+                    f'layers must be at most {trained + 1} with pooling="mean" and frozen layers, got {net.layers}'
+                )
+        if how.warmup_epochs or how.head_start == "centroids":
+            fresh = Vectors(net, data, how.precision, how.layer_cache)
+            if how.head_start == "centroids":
+                heads.at_centroids(net, data, fresh)
+            data = replace(data, fresh=fresh)
+        return phases(net, data, how, validate)
 
 
 def _together(net: LightXMLNet, data: Data, how: Recipe, validate: Validate | None) -> History:
@@ -202,7 +250,7 @@ def _one_after_the_other(net: LightXMLNet, data: Data, how: Recipe, validate: Va
         net, data, how, recall_only, None if how.epochs else validate, "warmup", how.warmup_epochs
     )
     history += _whole(net, data, how, recall_only, None, "recall")
-    vectors = Vectors(net, data.tokens, how.precision)
+    vectors = Vectors(net, data, how.precision) if how.epochs or data.fresh is None else data.fresh
     data = replace(data, static=_recalled(net, data, vectors, 4 * how.batch_size))
     if how.negatives == "static_copy":
         net.add_rank_encoder()
@@ -221,17 +269,6 @@ def _whole(
     if not how.epochs:
         return []
     encoder = net.encoder
-    if how.frozen_layers and data.states is None:
-        with contextlib.nullcontext(how.layer_cache) if how.layer_cache else TemporaryDirectory() as folder:
-            states = States(
-                encoder,
-                how.frozen_layers,
-                data.tokens,
-                precision=how.precision,
-                folder=str(folder),
-                batch_size=how.batch_size,
-            )
-            return _whole(net, replace(data, states=states), how, loss, validate, phase)
     if how.gradient_checkpointing:
         encoder.gradient_checkpointing_enable({"use_reentrant": False})
     lower = lower_parts(encoder, how.frozen_layers) if how.frozen_layers else []
@@ -247,7 +284,8 @@ def _heads(
     net: LightXMLNet, data: Data, how: Recipe, loss: Any, validate: Validate | None, phase: str, epochs: int
 ) -> History:
     """Everything but the encoder, on vectors that are computed once."""
-    data = replace(data, vectors=Vectors(net, data.tokens, how.precision)) if epochs else data
+    if epochs:
+        data = replace(data, vectors=data.fresh if phase == "warmup" else Vectors(net, data, how.precision))
     with frozen(net.encoder):
         return _train(net, data, how, loss, validate, phase, epochs, swa_start=None, workers=0)
 
@@ -270,22 +308,6 @@ def _train(
     made = partial(optimizers, lr=how.lr, head_lr=how.head_lr, weight_decay=how.weight_decay)
     trainer = how.trainer(made, phase, epochs=epochs, **changes)
     return trainer.fit(net, loss, data.tokens.n_texts, data.fetch, validate, data.tokens.lengths)
-
-
-def _start_at_frequencies(net: LightXMLNet, data: Data) -> None:
-    """Biases at log-odds, so that the first epochs need not learn them.
-
-    The generator's at those of the clusters. The labels' at those of a label where its cluster is a candidate,
-    which is taken to be twice as often as one of its labels is true.
-    """
-    share = (data.cluster_counts + 0.5) / (data.tokens.n_texts + 1)
-    odds = np.log(np.minimum(share, 0.99) / (1 - np.minimum(share, 0.99)))
-    with torch.no_grad():
-        net.generator.bias.copy_(torch.from_numpy(odds.astype(np.float32)))
-        if net.table is not None and net.table.bias:
-            true = np.bincount(data.y.indices, minlength=len(net.table.rows)) + 0.5
-            shown = 2 * np.repeat(data.cluster_counts, np.diff(data.offsets)) + 1.5
-            net.table.rows[:, -1] = torch.from_numpy(np.log(true / (shown - true)).astype(np.float32))
 
 
 def _distinct(draws: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.int64]:

@@ -88,6 +88,7 @@ class LightXMLNet(nn.Module):
         layers: int = 5,
         dropout: float = 0.5,
         cls_last: bool = False,
+        pooling: str = "cls",
         activation: str = "identity",
         label_bias: bool = False,
         fan_in: int | None = None,
@@ -100,7 +101,7 @@ class LightXMLNet(nn.Module):
             None  # a text representation of the discriminator's own (static negatives only)
         )
         self.register_buffer("offsets", offsets)
-        self.layers, self.cls_last, self.activation = layers, cls_last, activation
+        self.layers, self.cls_last, self.pooling, self.activation = layers, cls_last, pooling, activation
         width = layers * encoder.config.hidden_size
         self.dropout = nn.Dropout(dropout)
         self.generator = nn.Linear(width, len(offsets) - 1)
@@ -161,7 +162,7 @@ class LightXMLNet(nn.Module):
         return recall + rank_weight * rank, {"recall": recall, "rank": rank}
 
     def represent(self, inputs: dict[str, Tensor], *, rank: bool = False) -> Tensor:
-        """Tokens (B, length) -> the [CLS] states of the last layers, (B, layers * hidden).
+        """Tokens (B, length) -> the [CLS] states of the last layers, or the means of all, (B, layers * hidden).
 
         Inputs may be the states themselves, as ``vectors``, or what the frozen layers give (`xmc_fast.nn._layers`).
         """
@@ -169,17 +170,24 @@ class LightXMLNet(nn.Module):
             given: Tensor = self.dropout(inputs["vectors"])
             return given
         encoder = self.rank_encoder if rank and self.rank_encoder is not None else self.encoder
-        place = -1 if self.cls_last else 0
+        mask = inputs["attention_mask"]
         if "states" in inputs:
             given, below = (inputs[name].to(self.generator.weight.dtype) for name in ("states", "below"))
-            states = run_upper(encoder, below.shape[1], given, inputs["attention_mask"])
-            tops = [state[:, place] for state in states[::-1]] + list(below.unbind(1))
+            states = run_upper(encoder, below.shape[1], given, mask)
+            tops = [self._pooled(state, mask) for state in states[::-1]] + list(below.unbind(1))
             joined = torch.cat(tops[: self.layers], dim=1)
         else:
             states = encoder(**inputs, output_hidden_states=True).hidden_states
-            joined = torch.cat([state[:, place] for state in states[: -self.layers - 1 : -1]], dim=1)
+            joined = torch.cat([self._pooled(s, mask) for s in states[: -self.layers - 1 : -1]], dim=1)
         result: Tensor = self.dropout(joined)
         return result
+
+    def _pooled(self, state: Tensor, mask: Tensor) -> Tensor:
+        """(B, length, hidden) -> (B, hidden)"""
+        if self.pooling == "cls":
+            return state[:, -1 if self.cls_last else 0]
+        weights = mask.to(state.dtype)[:, :, None]
+        return (state * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def recall(self, e: Tensor) -> Tensor:
         """Cluster logits, (B, K)."""

@@ -42,6 +42,8 @@ PARAMETERS = (
     "beam",
     "bottleneck",
     "layers",
+    "pooling",
+    "head_start",
     "dropout",
     "activation",
     "label_bias",
@@ -102,6 +104,8 @@ def load(cls: type[LightXML], directory: str | os.PathLike[str], device: str | t
     for name in ("beam", "bottleneck", "layers", "group_size", "batch_size", "max_length"):
         if name != "beam" or model.beam is not None:
             count(getattr(model, name), name, 1)
+    if model.pooling not in ("cls", "mean"):
+        raise ModelFormatError(f"damaged, pooling must be cls or mean, got {model.pooling!r}")
     order = arrays.pop("order")
     state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     check_ids(order, model.n_labels_, "order", size=model.n_labels_)
