@@ -136,6 +136,8 @@ PARTS = {
     "accuracy-dev": subjects("accuracy_dev", PUBLISHED),
     "accuracy-trials": subjects("accuracy_trials"),
     "blend": blend(),
+    "values-test": points("values_test", "values test", ("model",)),
+    "values-trials": points("values_trials", "values trials", ("model",)),
     "tail": points("tail", "tail", ("model",)),
     "tail-change": changes("tail", "model", "default", TAIL),
     "defaults": points("defaults", "defaults", ("setting",)),
