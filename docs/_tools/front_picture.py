@@ -21,7 +21,7 @@ def shown() -> list[dict[str, Any]]:
     """The methods with a precision, the ones this picture compares."""
     rows = json.loads((DOCS / "results" / "peers.json").read_text("utf-8"))["rows"]
     rows = [row for row in rows if row["set"] == SET and row.get("P1") not in ("", None)]
-    return [row for row in rows if "Mach" not in row["method"]]
+    return [row for row in rows if not any(name in row["method"] for name in ("Mach", "small form"))]
 
 
 def digest() -> str:
