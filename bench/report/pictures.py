@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.experiments.declare_cells import SETS
 from bench.experiments.mach import DOCUMENTED
-from bench.report import declare, dst, mach, speed, speed_pictures
+from bench.report import declare, dst, mach, speed, speed_pictures, tree
 from bench.report.drawing import OTHER, OURS, PEER, STYLE, grid, plain
 from bench.report.tables import Results
 
@@ -231,4 +231,5 @@ PICTURES = {
     "declare_convergence": declare_convergence,
     "tradeoff": tradeoff,
     "missing_labels": missing_labels,
+    "tree_growth": tree.picture,
 }

@@ -172,25 +172,31 @@ def plan(
     )
 
 
+def tree_sizes(n: int, d: int, labels: int, nnz: int, assigned: float) -> dict[str, float]:
+    """What time and size of a tree grow with, each to a power of its own (plan_tree.json).
+
+    >>> tree_sizes(1000, 500, 200, 20_000, 3000)
+    {'positives': 3000, 'row': 20.0, 'labels': 200, 'features': 500}
+    """
+    return {"positives": assigned, "row": nnz / n, "labels": labels, "features": d}
+
+
 def _tree(
     n: int, d: int, labels: int, nnz: int, assigned: float, *, cores: int, speed: float, efficiency: float
 ) -> TreePlan:
-    """Clusters, the first level as one-vs-all of its nodes, each other level on the rows of its parents."""
-    flat, own = _coefficients(), _coefficients("plan_tree.json")
-    leaves = math.ceil(labels / own["labels_per_leaf"])
-    first = leaves
-    while first > own["max_first"]:
-        first = math.ceil(first / own["branching"])
-    children = own["labels_per_leaf"] + (own["branching"] if first < leaves else 0)
-    once = flat["per_nnz"] * nnz + flat["per_feature"] * d
-    growth = 1 + flat["positives_slope"] * math.log1p(assigned / first / 3)
-    seconds = own["first"] * first * once * growth
-    seconds += own["cluster"] * assigned * nnz / n + own["below"] * nnz * assigned / n * children
-    seconds += own["label"] * labels
-    model = own["bytes"] * assigned * math.sqrt(nnz / n)
-    data = 8 * nnz + 8 * n + 4 * assigned
-    memory = own["copies"] * (data + 8 * assigned) + 2 * model + 4 * _LANES * _LANE_ARRAYS * (n + d) * cores
-    cpu = seconds / speed / 3600
+    own = _coefficients("plan_tree.json", "")
+
+    def power(of: str) -> float:
+        result = float(own[of]["scale"])
+        for name, x in tree_sizes(n, d, labels, nnz, assigned).items():
+            result *= max(x, 1) ** float(own[of][name])
+        return result
+
+    model = power("bytes")
+    data = 8 * nnz + 8 * n + 12 * assigned
+    memory = own["memory"]["process"] + own["memory"]["copies"] * data + 2 * model
+    memory += 4 * _LANES * _LANE_ARRAYS * (n + d) * (cores - 1)
+    cpu = power("seconds") / speed / 3600
     return TreePlan(cpu / (cores * efficiency), cpu, int(memory), int(model))
 
 
@@ -213,6 +219,6 @@ def power_law(n: int, labels: int, assigned: float, beta: float) -> tuple[npt.ND
 
 
 @cache
-def _coefficients(file: str = "plan.json") -> dict[str, Any]:
-    text = resources.files("xmc_fast").joinpath(file).read_text(encoding="utf-8")
-    return dict(json.loads(text)["seconds"])
+def _coefficients(file: str = "plan.json", part: str = "seconds") -> dict[str, Any]:
+    data = json.loads(resources.files("xmc_fast").joinpath(file).read_text(encoding="utf-8"))
+    return dict(data[part] if part else data)
