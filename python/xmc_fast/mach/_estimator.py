@@ -280,7 +280,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         ``delta`` in the small form, without the weights below it (`SparseModel.compress`).
 
         For bases that leave a `SparseModel`. Bucket models are dense, so that this is what makes them small. The small
-        form has the fewest bytes on disk and in memory; it predicts more slowly.
+        form has the fewest bytes on disk and in memory.
         """
         self._check_fitted()
         for model in self.models_:
