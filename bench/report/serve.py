@@ -8,6 +8,7 @@ LOAD = "python -m bench.speed.bench_serve MODEL --annif FOLDER PROJECT --annif-p
 PARTS = {
     "serve": Part("serve", LOAD),
     "serve-alone": Part("serve_alone", "python -m bench.speed.bench_serve MODEL"),
+    "serve-minutes": Part("serve_minutes", "python -m bench.speed.bench_serve MODEL --rounds 0 --minutes 10"),
     "annif": Part("annif", "python -m bench.speed.bench_annif FOLDER --dev 2000"),
     "annif-all": Part("annif_all", "python -m bench.speed.bench_annif FOLDER --records 90452 --dev 19949"),
 }
