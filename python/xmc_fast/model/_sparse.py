@@ -214,10 +214,9 @@ class SparseModel:
     ) -> SparseModel:
         """The model in the small form: fewer weights, one byte each, predicting as it is stored.
 
-        Weights are pruned at a threshold and rounded to multiples of 1/127 of their label's largest; values of a row
-        are rounded to 1/32,767 of its largest when the model predicts. The threshold is ``delta`` if given; else
-        with ``max_bytes`` the smallest one whose weights fit; else with held-out rows the largest one that costs
-        at most ``max_loss``; else 0.03, which costs no accuracy with the default parameters of `OneVsAll`.
+        Weights are rounded to multiples of 1/127 of their label's largest, values of a row to 1/32,767 of its largest.
+        Weights below a threshold go: ``delta`` if given; else with ``max_bytes`` the smallest that fits; else with
+        held-out rows the largest that costs at most ``max_loss``; else 0.03.
 
         Parameters
         ----------
@@ -227,7 +226,7 @@ class SparseModel:
             Points (of 100) of P@1, of P@3 and of P@5 that may be lost, by the best rising curves through what these
             rows lose at twelve thresholds. A tenth of a point takes tens of thousands of rows to tell.
         delta : float, optional
-            Weights of smaller absolute value are dropped; the bias stays.
+            The threshold; the bias stays.
         max_bytes : int, optional
             The weights take at most so many bytes.
 
@@ -244,9 +243,8 @@ class SparseModel:
         >>> small.nnz, small.to_csr().toarray().round(2)
         (3, array([[1. , 0. ], [0.5, 2. ]], dtype=float32))
         """
-        small: SparseModel = compress(
-            self, X, Y, max_loss=max_loss, delta=delta, max_bytes=max_bytes, n_jobs=n_jobs
-        )
+        options: dict[str, Any] = {"max_loss": max_loss, "delta": delta, "max_bytes": max_bytes}
+        small: SparseModel = compress(self, X, Y, **options, n_jobs=n_jobs)
         return small
 
     def save(self, directory: str | os.PathLike[str]) -> None:
