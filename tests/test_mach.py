@@ -341,7 +341,8 @@ def test_compress(tmp_path):
     rounded = [m.to_csr().toarray() for m in one_byte.models_]
     ones = np.hstack([X, np.ones((len(X), 1), np.float32)])
     for given, W in zip(one_byte.bucket_scores(X[:7]), rounded, strict=True):
-        np.testing.assert_allclose(given, 1 / (1 + np.exp(-ones[:7] @ W.T)), atol=1e-5)
+        # The small form rounds a row's values to 1/32,767 of the largest.
+        np.testing.assert_allclose(given, 1 / (1 + np.exp(-ones[:7] @ W.T)), atol=5e-5)
     assert (one_byte.predict(X, k=1).indices == y).mean() > 0.8
     one_byte.save(tmp_path / "small")
     assert Mach.load(tmp_path / "small").predict(X).data.tobytes() == one_byte.predict(X).data.tobytes()

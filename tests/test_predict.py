@@ -442,7 +442,7 @@ def test_own_probabilities_need_many_rows():
         scores = rng.normal(size=(n, 2)) - 1
         Y = sp.csr_matrix(rng.random((n, 2)) < 1 / (1 + np.exp(-(2 * scores + [0, 2]))))
         model = SparseModel(sp.csr_matrix(np.eye(2, dtype=np.float32)))
-        c = model.calibrate(scores.astype(np.float32), Y, min_positives=1).calibration
+        c = model.calibrate(scores.astype(np.float32), Y, min_positives=1, prior_strength=100).calibration
         shifts[n] = c.shift[1] - c.global_shift
     assert abs(shifts[10]) < 0.1 < 0.4 < shifts[1000] < 1.2
 

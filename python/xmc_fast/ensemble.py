@@ -293,7 +293,7 @@ class Ensemble(OneRow, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Labels per row, labels and log-odds, best first."""
         lists = [_listed(member, given, self.candidates) for member in self.members_]
-        return ranked(lists, self.label_counts_, self.weights_, k)
+        return _ranked(lists, self.label_counts_, self.weights_, k)
 
 
 class _Rows(NamedTuple):
@@ -361,7 +361,7 @@ def _pairs(lists: Sequence[sp.csr_matrix], counts: npt.NDArray[Any]) -> Pairs:
     return Pairs(row, label, np.concatenate([*numbers, closeness], axis=1))
 
 
-def ranked(
+def _ranked(
     lists: Sequence[sp.csr_matrix], counts: npt.NDArray[Any], weights: npt.NDArray[np.float32], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Labels per row, labels and log-odds, best first, of the members' lists; ``counts``: rows of each label."""

@@ -178,6 +178,7 @@ def tree_sizes(n: int, d: int, labels: int, nnz: int, assigned: float) -> dict[s
     >>> tree_sizes(1000, 500, 200, 20_000, 3000)
     {'positives': 3000, 'row': 20.0, 'labels': 200, 'features': 500}
     """
+    at_least(1, n=n)
     return {"positives": assigned, "row": nnz / n, "labels": labels, "features": d}
 
 

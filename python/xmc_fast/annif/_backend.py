@@ -27,7 +27,7 @@ from xmc_fast.annif._hyperopt import Optimizer
 from xmc_fast.lexical import Lexical
 from xmc_fast.linear import OneVsAll
 from xmc_fast.texts import TextClassifier
-from xmc_fast.texts._fit import calibrate
+from xmc_fast.texts._fit import PRIOR_STRENGTH, calibrate
 from xmc_fast.tree import LabelTree
 
 OWN, THEIRS = "xmc-fast", "annif"
@@ -340,4 +340,4 @@ def _calibrate(model: Any, given: Any, Y: sp.csr_matrix, jobs: int | None) -> No
         calibrate(model, model.transform(given), Y)
     else:
         with contextlib.suppress(ValueError):
-            model.calibrate(given, Y, n_jobs=jobs)
+            model.calibrate(given, Y, prior_strength=PRIOR_STRENGTH, n_jobs=jobs)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from xmc_fast._validate import to_scipy
-from xmc_fast.ensemble import _fit_weights, _pairs, ranked
+from xmc_fast.ensemble import _fit_weights, _pairs, _ranked
 from xmc_fast.model._calibrate import sigmoid
 from xmc_fast.model._tensors import read_tensors, write_tensors
 
@@ -32,7 +32,7 @@ class Blend:
 
     def best(self, lists: Sequence[sp.csr_matrix], k: int) -> sp.csr_matrix:
         """The k most probable labels of each row and their probabilities, best first."""
-        sizes, ids, values = ranked(lists, self.counts, self.weights, k)
+        sizes, ids, values = _ranked(lists, self.counts, self.weights, k)
         indptr = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         return to_scipy(indptr, ids, sigmoid(values), lists[0].shape)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from xmc_fast.model._packed import as_summed
 from xmc_fast.model._predict import one_row
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def explain_columns(model: SparseModel, columns: Any, data: Any, label: int) -> 
     values = data.astype(np.float64)
     if model.normalize:
         values /= float(values @ values) ** 0.5 or 1.0
+    if model.compressed:
+        values = as_summed(values)
     bias = 0.0
     if model.bias is not None and len(own) and own[-1] == model.n_features:
         bias = float(model.bias) * float(weights[-1])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xmc_fast import _core
 from xmc_fast._folder import ModelFormatError
@@ -21,6 +22,7 @@ from xmc_fast.model._tensors import Tensors, read_tensors
 
 FORM = Form("xmc_fast.packed", 2, ("n_labels", "n_columns", "nnz"))
 _BLOCK_LABELS = 4096  # of an unpacked block
+_MOST_VALUE, _MOST_SUM, _SMALLEST_UNIT = 32767, 1 << 24, np.float32(1e-30)  # as in csrc/predict/packed.h
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,19 @@ def pack(
         n_labels, n_columns, parts, has_bias, float(delta), resolve_threads(n_jobs)
     )
     return Packed.open(n_labels, n_columns, nnz, arrays)
+
+
+def as_summed(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The values of a row as prediction sums them: multiples of a unit, see csrc/predict/packed.h.
+
+    >>> as_summed(np.array([1.0, 0.50001]))
+    array([1.        , 0.50001526])
+    """
+    sizes = np.abs(values)
+    most = sizes.max(initial=0.0)
+    levels = np.floor((_MOST_SUM - len(values)) * most / max(sizes.sum(), 1e-300))
+    unit = float(np.maximum(np.float32(most / np.clip(levels, 1, _MOST_VALUE)), _SMALLEST_UNIT))
+    return np.sign(values) * np.floor(sizes / unit + 0.5) * unit
 
 
 def write_packed(path: str | os.PathLike[str], packed: Packed) -> None:

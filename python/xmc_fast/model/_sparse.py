@@ -372,7 +372,7 @@ class SparseModel:
         *,
         candidates: int = 100,
         min_positives: int = 5,
-        prior_strength: float = 100.0,
+        prior_strength: float = 5.0,
         n_jobs: int | None = None,
     ) -> SparseModel:
         """Fit probabilities on held-out rows (see `xmc_fast.model.calibrate`); returns the model.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xmc_fast.texts._classifier import TextClassifier
 
 Rows = npt.NDArray[np.intp]
+PRIOR_STRENGTH = 100.0  # of the probabilities of labels with few rows (docs/experiments/settings.md)
 MOST_HELD_OUT = 1000  # rows for probabilities; a rule for how many labels a text gets takes the whole share
 WORTH_REFIT = (
     0.05  # the model is trained again, on all rows, where the held-out ones are more than this share
@@ -162,7 +163,7 @@ def calibrate(classifier: TextClassifier, X: sp.csr_matrix, Y: sp.csr_matrix) ->
     if not hasattr(classifier.model_, "calibrate"):
         return
     try:
-        classifier.model_.calibrate(X, Y, n_jobs=classifier.n_jobs)
+        classifier.model_.calibrate(X, Y, prior_strength=PRIOR_STRENGTH, n_jobs=classifier.n_jobs)
     except ValueError:  # no right label among the candidates of so few rows
         return
     classifier.fit_report_["calibrated"] = True

@@ -236,7 +236,7 @@ class LabelTree(OneRow, SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         *,
         candidates: int = 50,
         min_positives: int = 5,
-        prior_strength: float = 100.0,
+        prior_strength: float = 5.0,
         n_jobs: int | None = None,
     ) -> LabelTree:
         """Fit probabilities on held-out rows: one sigmoid of the `margin` of the score, and one for each label with

@@ -43,7 +43,7 @@ def build(
             X,
             members,
             max_leaf=size,
-            max_features=int(np.clip(_ENTRIES // members.shape[1], 32, 256)),
+            max_features=int(np.clip(_ENTRIES // max(members.shape[1], 1), 32, 256)),
             random_state=random_state,
             n_jobs=n_jobs,
         )
