@@ -147,6 +147,15 @@ def test_batches_by_length(n):
         assert any((a != b).any() for a, b in zip(batches, other, strict=True))
 
 
+def test_a_padding_token_is_needed(encoder):
+    class Unpadded:
+        pad_token_id = None
+        model_max_length = 10**30
+
+    with pytest.raises(ValueError, match="encoder must have a tokenizer with a padding token, got none"):
+        tokens.tokenize(TEXTS, tokens.Encoder(encoder.model, Unpadded()))
+
+
 def test_errors(tmp_path, encoder):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         tokens.load_encoder(tmp_path / "nothing")

@@ -168,6 +168,8 @@ def tokenize(
     if cache is not None:
         Path(cache).mkdir(parents=True, exist_ok=True)
         path = Path(cache) / f"tokens-{_fingerprint(texts, encoder.tokenizer, length)}.safetensors"
+    if encoder.tokenizer.pad_token_id is None:
+        raise ValueError("encoder must have a tokenizer with a padding token, got none (set its pad_token)")
     pad = int(encoder.tokenizer.pad_token_id)
     last = cls_last(encoder.tokenizer)
     if path is not None and path.exists():
