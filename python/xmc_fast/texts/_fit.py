@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[np.intp]
 PRIOR_STRENGTH = 100.0  # of the probabilities of labels with few rows (docs/experiments/settings.md)
 MOST_HELD_OUT = 1000  # rows for probabilities; a rule for how many labels a text gets takes the whole share
-WORTH_REFIT = (
-    0.05  # the model is trained again, on all rows, where the held-out ones are more than this share
-)
+WORTH_REFIT = 0.05  # where more than this share is held out, the model is trained again, on all rows
 
 
 def fit_texts(
