@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from bench.common import ROOT, markdown
-from bench.report.drawing import OURS, PEER, grid
+from bench.report.drawing import OURS, PEER, grid, plain
 from bench.report.tables import Column, Part, Results, Rows
 
 PLAN = ROOT / "python" / "xmc_fast" / "plan_tree.json"
@@ -74,6 +74,8 @@ def picture(results: Results) -> Any:
             values = [scale * r[key] for r in line]
             ax.loglog([r["labels"] for r in line], values, "o-", color=colour, label=method(name))
         ax.set(xlabel="labels", title=title)
+        low, high = ax.get_ylim()
+        plain(ax.yaxis, [v for v in (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000) if low < v < high])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
