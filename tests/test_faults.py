@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -156,83 +155,6 @@ def test_eight_threads_predict_while_others_save_and_fit(tmp_path):
         thread.join(60)
     assert not wrong
     assert not any(thread.is_alive() for thread in threads)
-
-
-def texts_of(rows):
-    """One text a row: its columns as words."""
-    return [
-        " ".join(f"w{c}" for c in rows.indices[a:b]) or "none" for a, b in itertools.pairwise(rows.indptr)
-    ]
-
-
-CHANGED = {  # what is fitted, and fitted again, while others predict from it
-    "OneVsAll": lambda: xmc_fast.OneVsAll(n_jobs=1),
-    "LabelTree": lambda: xmc_fast.LabelTree(max_leaf=8, n_trees=2, n_jobs=1),
-    "Mach": lambda: xmc_fast.Mach(8, 4, n_jobs=1),
-    "LinearDeclare": lambda: xmc_fast.LinearDeclare(4, n_jobs=1),
-    "Neighbours": lambda: xmc_fast.Neighbours(5, n_jobs=1),
-    "Ensemble": lambda: xmc_fast.Ensemble([xmc_fast.Neighbours(5, n_jobs=1)], folds=2, n_jobs=1),
-    "TextClassifier": lambda: xmc_fast.TextClassifier(min_df=1, calibrate=0, n_jobs=1),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [*((name, "fit") for name in CHANGED), ("OneVsAll", "update"), ("TextClassifier", "update")],
-)
-def test_eight_threads_predict_while_the_model_is_changed(name, how):
-    """Each prediction is that of a model that was whole."""
-    X, Y = kills.X, kills.Y
-    given = texts_of(X) if name == "TextClassifier" else X
-    names = [[f"l{c}" for c in Y.indices[a:b]] for a, b in itertools.pairwise(Y.indptr)]
-    truth = [names, names[::-1]] if name == "TextClassifier" else [Y, Y[::-1]]
-    options = {"output": "csr"} if name == "TextClassifier" else {}
-    model = CHANGED[name]().fit(given, truth[0], **({"keep_state": True} if how == "update" else {}))
-
-    def predicted():
-        top = model.predict(given, 3, **options)
-        return top.indptr.tobytes() + top.indices.tobytes() + top.data.tobytes()
-
-    seen, known, failed, stop = set(), [predicted()], [], threading.Event()
-
-    def predict():
-        try:
-            while not stop.is_set():
-                seen.add(predicted())
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=predict) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for number in range(4):
-        if how == "fit":
-            model.fit(given, truth[(number + 1) % 2])
-        else:
-            rows = slice(20 * number, 20 * number + 20)
-            model.update(given[rows], truth[1][rows])
-        known.append(predicted())
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
-    assert seen <= set(known)
-    assert len(set(known)) > 1
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_model_whose_second_fit_fails_is_the_old_one(name, monkeypatch):
-    X, Y = kills.X, kills.Y
-    given = texts_of(X) if name == "TextClassifier" else X
-    truth = [[f"l{c}"] for c in range(len(given))] if name == "TextClassifier" else Y
-    options = {"output": "csr"} if name == "TextClassifier" else {}
-    model = CHANGED[name]().fit(given, truth)
-    before = model.predict(given, 3, **options)
-    attributes = dict(model.__dict__)
-    with pytest.raises(ValueError, match=r"X|Y|rows|labels"):
-        model.fit(given, truth[:-1])
-    assert model.__dict__ == attributes
-    assert (model.predict(given, 3, **options) != before).nnz == 0
 
 
 CTRL_C = """
