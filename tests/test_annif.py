@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import socket
 import subprocess
 import sys
@@ -277,6 +278,53 @@ def test_hyperopt(project, corpus):
         backend.get_hp_optimizer(corpus, "LRAP")
     with pytest.raises(NotSupportedException, match="vectorizer=xmc-fast"):
         make(project).get_hp_optimizer(corpus, "NDCG")
+
+
+PROJECTS = """
+[own]
+name=Own
+language=en
+vocab=topics(en)
+analyzer=simple
+backend=xmc_fast
+vectorizer=xmc-fast
+keep_state=True
+allow_learn=True
+limit=3
+"""
+
+
+def test_the_command_is_annifs_with_our_backend(corpus, tmp_path, monkeypatch, capsys):
+    """A vocabulary, training, suggestions, learning and tuning, as docs/howto/annif.md has them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANNIF_PROJECTS", "projects.cfg")
+
+    def run(*arguments, given=""):
+        monkeypatch.setattr(sys, "argv", ["xmc-fast-annif", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        with pytest.raises(SystemExit) as ended:
+            ours.main()
+        said = capsys.readouterr()
+        assert ended.value.code in (0, None), said.err
+        return said.out
+
+    uris = [f"http://example.org/{name}" for name in [*WORDS, "chess"]]
+    (tmp_path / "projects.cfg").write_text(PROJECTS)
+    (tmp_path / "topics.csv").write_text("uri,label_en\n" + "".join(f"{u},{u[19:]}\n" for u in uris))
+    lines = [
+        f"{d.text}\t{' '.join(f'<{uris[s]}>' for s in d.subject_set)}\n" for d in corpus.documents if d.text
+    ]
+    (tmp_path / "train.tsv").write_text("".join(lines[:100]))
+    (tmp_path / "dev.tsv").write_text("".join(lines[100:120]))
+    (tmp_path / "new.tsv").write_text(f"rook bishop pawn\t<{uris[-1]}>\nrook queen\t<{uris[-1]}>\n")
+    run("load-vocab", "topics", "topics.csv")
+    run("train", "own", "train.tsv")
+    assert re.search(r"F1@5:\s+0\.[3-9]", run("eval", "own", "-m", "F1@5", "dev.tsv"))
+    suggested = run("suggest", "own", given="ancient ruin and excavation of a grave")
+    assert suggested.startswith(f"<{uris[0]}>\tarchaeology\t")
+    run("learn", "own", "new.tsv")
+    assert run("suggest", "own", given="rook and pawn").startswith(f"<{uris[-1]}>\tchess\t")
+    assert "prune=" in run("hyperopt", "own", "train.tsv", "--metric", "F1@5", "--trials", "2")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ NEEDS_TORCH = "xmc_fast.nn"
 def modules():
     for info in pkgutil.walk_packages(xmc_fast.__path__, "xmc_fast."):
         name = info.name
-        if not name.endswith(("._core", ".__main__")):
+        if not name.endswith(("._core", ".libxmc_cuda", ".__main__")):  # the second is no module of Python
             yield name
 
 

@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 def app(folder, tmp_path_factory):
     two = tmp_path_factory.mktemp("models") / "two"
     train(two, columns=["title", "body"])
-    limits = {"max_body": 5000, "max_upload": 20_000, "max_batch": 10, "max_k": 8}
+    limits = {"max_body": 5000, "max_upload": 200_000, "max_batch": 10, "max_k": 8}
     return create_app(Settings({"drinks": str(folder), "two": str(two)}, **limits))
 
 
@@ -122,6 +122,12 @@ def test_a_table_comes_back_tagged(client, folder):
     assert [row[0] for row in rows] == ["1", "2", "3"]
 
 
+def test_a_text_of_a_table_may_be_a_book(client):
+    answer = client.post("/v1/models/drinks/tag", params={"k": 1}, content=b"text\n" + b"tea " * 40_000)
+    assert answer.status_code == 200
+    assert ",drink," in answer.text[-20:]
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -158,6 +164,7 @@ FAULTS = {
     "too many labels": ({"json": {"text": "tea", "k": 9}}, 422),
     "half of a character": ({"content": b'{"text": "\\ud83c"}'}, 422),
     "an unknown column": ({"json": {"text": {"name": "tea"}}}, 422),
+    "a threshold that is no number": ({"content": b'{"text": "tea", "threshold": NaN}'}, 422),
     "another host": ({"json": {"text": "tea"}, "headers": {"host": "evil.example"}}, 400),
 }
 
@@ -242,6 +249,23 @@ def served(folder, tmp_path):
     model.close()
 
 
+def test_explanations_of_a_batch_take_no_longer_than_the_limit(folder, monkeypatch):
+    slow = TextClassifier.explain
+
+    def explain(*args):
+        time.sleep(0.1)
+        return slow(*args)
+
+    monkeypatch.setattr(TextClassifier, "explain", explain)
+    app = create_app(Settings({"drinks": str(folder)}, timeout=0.5))
+    with testclient.TestClient(app, base_url="http://localhost") as client:
+        begin = time.monotonic()
+        answer = client.post(SUGGEST, json={"texts": TEXTS * 20, "k": 4, "explain": 3})
+        assert (answer.status_code, answer.json()) == (504, {"detail": "no answer within 0.5 s"})
+        assert time.monotonic() - begin < 20  # all of them take forty seconds
+        assert pairs(client.post(SUGGEST, json={"text": "tea", "k": 1, "explain": 3}))[0][0] == "drink"
+
+
 CUT_SHORT = """
 import asyncio, os, sys
 from pathlib import Path
@@ -305,6 +329,26 @@ def test_a_replaced_folder_is_picked_up(served):
     assert "cannot be opened" in damaged[0]
     assert gone[1][0][1] == damaged[1][0][1] == after[0][1]
     assert problem is None
+
+
+def test_whatever_opening_ends_with_the_folder_is_looked_at_again(served, monkeypatch):
+    model, path = served
+
+    def no_memory(*_, **__):
+        raise MemoryError
+
+    async def story():
+        train(path, [["Tee"], ["Tee", "Geschirr"], ["Erz"], ["Eisen"], ["Geschirr"]])
+        with monkeypatch.context() as patch:
+            patch.setattr("xmc_fast.serve._models.load", no_memory)
+            await model.refresh()
+        problem, before = model.problem, await model.suggest(["tea"], 1)
+        await model.refresh()
+        return problem, before, await model.suggest(["tea"], 1), model.problem
+
+    problem, before, after, none = asyncio.run(story())
+    assert "cannot be opened" in problem
+    assert (before[0][1][0].label, after[0][1][0].label, none) == ("drink", "Tee", None)
 
 
 def test_concurrent_requests_share_a_prediction(served):
@@ -379,5 +423,6 @@ def test_names_of_models(tmp_path):
     for wrong in (["a/x", "b/x"], ["a/b=c"], ["=x"]):
         with pytest.raises(ValueError, match=r"named|expected"):
             model_folders(wrong)
-    with pytest.raises(ValueError, match="max_k must be above 0, got 0"):
-        Settings({"a": "b"}, max_k=0)
+    for name, value in (("max_k", 0), ("timeout", float("nan")), ("timeout", float("inf"))):
+        with pytest.raises(ValueError, match=f"{name} must be above 0 and finite, got {value}"):
+            Settings({"a": "b"}, **{name: value})

@@ -17,6 +17,7 @@ import time
 import psutil
 import pytest
 
+from xmc_fast.cli import main
 from xmc_fast.texts import TextClassifier
 
 pytest.importorskip("uvicorn", reason="xmc-fast[serve] is not installed")
@@ -207,3 +208,23 @@ def test_models_that_cannot_be_served_are_named(tmp_path):
     assert run.returncode == 1
     assert str(tmp_path) in run.stderr
     assert "not a model folder" in run.stderr
+
+
+def test_a_damaged_model_is_refused_before_workers_start(tmp_path, monkeypatch, capsys):
+    """Each worker would die as it opens it, and be started again without end."""
+    started = []
+    monkeypatch.setattr("xmc_fast.serve.run", lambda *_, **options: started.append(options))
+    train(tmp_path / "model")
+    command = ["serve", str(tmp_path / "model"), "--workers", "2"]
+    assert main(command) == 0
+    (tmp_path / "model" / "labels.json").write_text("{")
+    assert main(command) == 1
+    assert "labels.json: truncated or damaged" in capsys.readouterr().err
+    assert len(started) == 1
+
+
+def test_a_port_that_is_none_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", str(tmp_path), "--port", "70000"])
+    assert caught.value.code == 2
+    assert "expected a port from 1 to 65535, got '70000'" in capsys.readouterr().err

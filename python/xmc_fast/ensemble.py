@@ -249,6 +249,7 @@ class Ensemble(OneRow, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "weights_")
         return sum(int(member.nbytes) for member in self.members_) + int(self.label_counts_.nbytes)
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write one folder with a folder for each member; an older model there is replaced."""
         check_is_fitted(self, "weights_")

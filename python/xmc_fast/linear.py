@@ -16,7 +16,7 @@ from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_co
 from xmc_fast._folder import replace_folder
 from xmc_fast._problem import INITS, check_parameters, label_range_of, problem_of, seed_of, settings_of
 from xmc_fast._progress import progress
-from xmc_fast._refit import at_once
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._spill import least_memory
 from xmc_fast._state import FOLDER as STATE
 from xmc_fast._state import FitState, state_of
@@ -322,6 +322,7 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return self.model_.nbytes
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write ``model_`` as a folder (see `SparseModel.save`), and ``state_`` if it was kept; the parameters are
         in its manifest."""

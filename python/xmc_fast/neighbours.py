@@ -127,6 +127,7 @@ class Neighbours(OneRow, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "rows_")
         return self.rows_.nbytes + int(self.labels_.indptr.nbytes + self.labels_.indices.nbytes)
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the model as a folder; an older model there is replaced."""
         check_is_fitted(self, "rows_")

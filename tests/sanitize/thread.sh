@@ -28,6 +28,6 @@ rm -rf "$build/package"
 mkdir "$build/package"
 cp -r python/xmc_fast "$build/package/"
 cp "$build"/_core*.so "$build/package/xmc_fast/"
-[ $# -gt 0 ] || set -- tests/test_core.py tests/test_faults.py tests/test_threads.py -k 'parallel_for or eight_threads or test_threads'
+[ $# -gt 0 ] || set -- tests/test_core.py tests/test_faults.py tests/test_refit.py tests/test_threads.py -k 'parallel_for or eight_threads or test_threads'
 PYTHONPATH="$build/package:$PWD" LD_PRELOAD="$("${CXX:-c++}" -print-file-name=libtsan.so)" OMP_NUM_THREADS=4 \
   python -m pytest -q -p no:cacheprovider "$@"

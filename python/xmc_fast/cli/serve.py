@@ -14,7 +14,16 @@ EXAMPLES = (
     "xmc-fast serve cooking=models/a gnd=models/b --port 9000 --workers 4",
     "xmc-fast serve model/ --host 0.0.0.0 --allow-host tags.example.org --token-file token.txt",
 )
+MOST_PORT = 65535
 LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def port(text: str) -> int:
+    """The number of a port, as argparse's ``type``; a larger one would be taken modulo 2^16."""
+    number = positive(text)
+    if number > MOST_PORT:
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to {MOST_PORT}, got {text!r}")
+    return number
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "models", nargs="+", metavar="MODEL", help="folders of text models, FOLDER or NAME=FOLDER"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=positive, default=8000, help="port to listen on (default 8000)")
+    parser.add_argument("--port", type=port, default=8000, help="port to listen on (default 8000)")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument(
         "--token-file",
@@ -60,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    from xmc_fast._folder import kind_of, read_any_manifest
+    from xmc_fast._folder import kind_of, load, read_any_manifest
 
     try:
         from xmc_fast import serve
@@ -70,6 +79,8 @@ def run(args: argparse.Namespace) -> Output:
     for folder in folders.values():  # before any worker starts
         if not kind_of(read_any_manifest(folder)[1]).startswith("text"):
             raise UsageError(f"{folder} is not a text model: only those can be served")
+        if args.workers > 1:  # one that cannot open it would be started again and again
+            load(folder)
     token = os.environ.get("XMC_FAST_TOKEN")
     if args.token_file:
         token = Path(args.token_file).read_text(encoding="utf-8").strip()

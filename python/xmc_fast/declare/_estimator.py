@@ -23,6 +23,7 @@ from xmc_fast._folder import (
     replace_folder,
     write_manifest,
 )
+from xmc_fast._refit import of_one_model
 from xmc_fast._validate import to_scipy
 from xmc_fast.declare._recovery import LabelRecovery, compress
 from xmc_fast.model._tensors import Tensors, read_tensors, write_tensors
@@ -58,6 +59,7 @@ class CompressedLabels(BaseEstimator):  # type: ignore[misc]
         names = ("neighbours", "similarity", "search")
         self.recovery_ = LabelRecovery(Z, Y, **{name: getattr(self, name) for name in names})
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a folder: settings as JSON, arrays as safetensors."""
         check_is_fitted(self)

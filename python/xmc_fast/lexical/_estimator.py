@@ -31,6 +31,7 @@ from xmc_fast._folder import (
     replace_folder,
     write_manifest,
 )
+from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._threads import resolve_threads
 from xmc_fast._validate import labels, to_scipy
 from xmc_fast.data import TextColumn
@@ -123,7 +124,7 @@ class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
 
     gives_probabilities = True  # without calibration
 
-    _scanner: tuple[Any, Any, Any] | None = None  # made of the names when first needed
+    _scanner: tuple[Any, ...] | None = None  # made of the names when first needed; these come first
 
     def __init__(
         self,
@@ -148,6 +149,7 @@ class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.random_state = random_state
 
+    @at_once
     def fit(self, texts: Any, Y: Any) -> Lexical:
         """Count names in texts (list, Series, column or frame) and learn from Y (n, L), binary, when they are right."""
         for name, least in (("head", 0), ("fit_rows", 2)):
@@ -205,6 +207,11 @@ class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "weights_")
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
+        self._scan()  # what is made at the first call is kept
+        return self._best(texts, k, proba)
+
+    @of_one_model
+    def _best(self, texts: Any, k: int, proba: bool) -> sp.csr_matrix:
         found = self._find(self._given(texts))
         every = np.arange(len(found.labels))
         z = numbers(found, every, self.seen_.of(found.labels), self.n_rows_, self.name_sizes_)
@@ -223,6 +230,7 @@ class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "weights_")
         return int(self.names_.nbytes + self.name_labels_.nbytes + sum(part.nbytes for part in self.seen_))
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the model as a folder; an older model there is replaced."""
         check_is_fitted(self, "weights_")
@@ -283,20 +291,20 @@ class Lexical(OneText, BaseEstimator):  # type: ignore[misc]
         return given
 
     def _find(self, given: Columns) -> Matches:
-        analyzer, names = self._names()
+        analyzer, names = self._scan()
         corpus = _corpus([*given.columns.values()])
         return Matches(*names.find(corpus, analyzer, int(self.head), resolve_threads(self.n_jobs)))
 
-    def _names(self) -> tuple[Any, Any]:
+    def _scan(self) -> tuple[Any, Any]:
         spellings = tuple((old, new) for old, new in self.spellings)
-        key = self.strip_accents, spellings, tuple(self.endings)
-        if self._scanner is None or self._scanner[0] != key:
+        key, of, scanner = (self.strip_accents, spellings, tuple(self.endings)), self.names_, self._scanner
+        if scanner is None or scanner[0] is not of or scanner[1] != key:
             analyzer = _core.Analyzer(
                 "word", 1, 1, True, word_bits(), *fold_table(True, self.strip_accents), []
             )
-            names = _core.Names(_corpus([self.names_]), self.name_labels_, analyzer, [*key[1]], [*key[2]])
-            self._scanner = key, analyzer, names
-        return self._scanner[1:]
+            names = _core.Names(_corpus([of]), self.name_labels_, analyzer, [*key[1]], [*key[2]])
+            self._scanner = scanner = of, key, analyzer, names
+        return scanner[2], scanner[3]
 
     @property
     def name_sizes_(self) -> npt.NDArray[np.float64]:
@@ -334,5 +342,5 @@ def _load(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verify: bo
         raise ModelFormatError(f"{folder / _FILE}: damaged, names or counts of other labels")
     if model.weights_.shape != prior_alone().shape or not np.isfinite(model.weights_).all():
         raise ModelFormatError(f"{folder / _FILE}: damaged, {len(prior_alone())} weights expected")
-    model._names()
+    model._scan()
     return model

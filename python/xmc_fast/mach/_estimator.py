@@ -301,6 +301,7 @@ class Mach(OneRow, BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         return sum(_repeats.storable(model).nbytes for model in self.models_)
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a folder: a manifest and a model folder per repetition (no pickle)."""
         self._check_fitted()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 from fastapi import FastAPI, Form, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -29,7 +30,7 @@ from xmc_fast.serve._tables import tag_table
 
 PAGE = Path(__file__).parent / "page"
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem} for status in (401, 404, 408, 413, 422, 503, 504)
+    status: {"model": schemas.Problem} for status in (400, 401, 404, 408, 413, 422, 503, 504)
 }
 
 
@@ -112,18 +113,18 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
             _check_text(model, text)
         found = await _suggest(model, texts, _check_k(settings, request.k), settings.timeout)
         results = []
-        for text, (classifier, row) in zip(texts, found, strict=True):
-            kept = [
-                {"label": label, "probability": value}
-                for label, value in row
-                if request.threshold is None or value >= request.threshold
-            ]
-            for suggestion in kept if request.explain else ():
-                with _client_mistakes():
+        with _in_time(settings.timeout), _client_mistakes():
+            for text, (classifier, row) in zip(texts, found, strict=True):
+                kept = [
+                    {"label": label, "probability": value}
+                    for label, value in row
+                    if request.threshold is None or value >= request.threshold
+                ]
+                for suggestion in kept if request.explain else ():
                     suggestion["explanation"] = await model.explain(
                         classifier, text, suggestion["label"], request.explain
                     )
-            results.append({"suggestions": kept})
+                results.append({"suggestions": kept})
         return JSONResponse({"model": name, "results": results})
 
     add_direct(app, "/v1/models/{name}/suggest", schemas.SuggestRequest, suggest)
@@ -136,7 +137,7 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
         """
         model = _find(models, name)
         _check_text(model, request.text)
-        with _client_mistakes():
+        with _in_time(settings.timeout), _client_mistakes():
             return await model.explain(model.classifier, request.text, request.label, request.top)
 
     @app.post("/v1/models/{name}/tag", tags=["models"], response_class=Response)
@@ -144,7 +145,7 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
         name: str,
         request: Request,
         k: Annotated[int, Query(ge=1)] = 5,
-        threshold: float | None = None,
+        threshold: Annotated[float | None, Query(allow_inf_nan=False)] = None,
         text: Annotated[str | None, Query(description="text columns, with commas between them")] = None,
     ) -> Response:
         """A CSV table (the body, UTF-8) with two columns more: the suggestions and their probabilities.
@@ -153,7 +154,8 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
         """
         model = _find(models, name)
         with _client_mistakes():
-            return await tag_table(model, await request.body(), text, _check_k(settings, k), threshold)
+            body, most = await request.body(), _check_k(settings, k)
+            return await tag_table(model, body, text, most, threshold, settings.timeout)
 
     @app.get("/v1/models/{name}/labels", tags=["labels"], response_model=list[schemas.Label])
     async def search_labels(
@@ -172,7 +174,7 @@ def _add_api(app: FastAPI, settings: Settings, models: Models) -> None:
     ) -> dict[str, Any]:
         """The strongest terms for and against a label, its frequency, and the labels most like it."""
         model = _find(models, name)
-        with _client_mistakes():
+        with _in_time(settings.timeout), _client_mistakes():
             return await model.describe(label, top)
 
 
@@ -190,7 +192,7 @@ def _add_annif(app: FastAPI, settings: Settings, models: Models) -> None:
         name: str,
         text: Annotated[str, Form()],
         limit: Annotated[int, Form(ge=1)] = 10,
-        threshold: Annotated[float, Form()] = 0.0,
+        threshold: Annotated[float, Form(allow_inf_nan=False)] = 0.0,
     ) -> Response:
         """Subjects of a text; labels of the model are their URIs."""
         model = _find(models, name)
@@ -284,7 +286,21 @@ async def _suggest(model: ServedModel, texts: list[Text], k: int, timeout: float
     except Overloaded as error:
         raise HTTPException(503, f"too many requests: {error}", {"Retry-After": "1"}) from None
     except asyncio.TimeoutError:
-        raise HTTPException(504, f"no answer within {timeout:g} s") from None
+        raise _too_late(timeout) from None
+
+
+def _too_late(seconds: float) -> HTTPException:
+    return HTTPException(504, f"no answer within {seconds:g} s")
+
+
+@contextlib.contextmanager
+def _in_time(seconds: float) -> Any:
+    """Status 504 after so many seconds: a batch may ask for very many explanations."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise _too_late(seconds) from None
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ class ServedModel:
                 await asyncio.to_thread(self._open)
                 log.info("model %s: the replaced folder was opened", self.name)
             self.stamp, self.problem = stamp, None
-        except (ValueError, OSError, RuntimeError) as error:
+        except Exception as error:  # whatever it is (little memory too), the next look must come
             if self.problem is None:
                 log.warning("model %s: the new folder cannot be opened: %s", self.name, error)
             self.problem = "the new model cannot be opened; the loaded one stays in use"

@@ -19,7 +19,9 @@ class SuggestRequest(BaseModel):
     text: Text | None = Field(None, description="One text: a string, or its columns by name.")
     texts: list[Text] | None = Field(None, description="A batch, instead of `text`.")
     k: int = Field(5, ge=1, description="Most labels per text.")
-    threshold: float | None = Field(None, description="Leave out labels of a smaller probability.")
+    threshold: float | None = Field(
+        None, allow_inf_nan=False, description="Leave out labels of a smaller probability."
+    )
     explain: int = Field(0, ge=0, le=100, description="Terms to give for each suggestion; 0: none.")
 
     @model_validator(mode="after")

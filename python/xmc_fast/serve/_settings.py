@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -58,8 +59,8 @@ class Settings:
         if not self.models:
             raise ValueError("models must name at least one model folder, got none")
         for name in ("max_body", "max_upload", "max_batch", "max_k", "max_waiting", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)!r}")
 
     def to_environment(self) -> None:
         """Keep the settings where the workers find them."""

@@ -13,17 +13,18 @@ from xmc_fast.serve._models import ServedModel, Text
 
 ROWS = 200  # predicted and sent together
 ADDED = ("suggestions", "probabilities")
+csv.field_size_limit(2**31 - 1)  # a text may be a book; the body of the request has a limit
 
 
 async def tag_table(
-    model: ServedModel, body: bytes, text: str | None, k: int, threshold: float | None
+    model: ServedModel, body: bytes, text: str | None, k: int, threshold: float | None, timeout: float
 ) -> StreamingResponse:
     """The table with the columns `ADDED`; values are joined as those of the training were."""
     header, rows = read_table(body)
     places = text_places(model, header, text)
     separator = model.classifier.reading_.get("sep") or "|"
     return StreamingResponse(
-        _tagged(model, header, rows, places, separator, k, threshold),
+        _tagged(model, header, rows, places, separator, k, threshold, timeout),
         media_type="text/csv; charset=utf-8",
         headers={"X-Rows": str(len(rows)), "Content-Disposition": 'attachment; filename="tagged.csv"'},
     )
@@ -76,12 +77,13 @@ async def _tagged(
     separator: str,
     k: int,
     threshold: float | None,
+    timeout: float,
 ) -> AsyncIterator[bytes]:
     yield _lines([[*header, *ADDED]])
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
         texts: list[Text] = [{name: row[at] for name, at in places.items()} for row in part]
-        found = await model.suggest(texts, k)
+        found = await model.suggest(texts, k, timeout)
         kept = [[s for s in row if threshold is None or s.probability >= threshold] for _, row in found]
         yield _lines(
             [

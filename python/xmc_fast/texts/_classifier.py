@@ -378,6 +378,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         return int(self.model_.nbytes)
 
+    @of_one_model
     def save(self, directory: Path) -> None:
         """Write one folder, without pickle; an older model there is replaced."""
         check_is_fitted(self, "model_")

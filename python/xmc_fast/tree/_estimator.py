@@ -323,6 +323,7 @@ class LabelTree(OneRow, SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "trees_")
         return sum(len(level["weight"]) for levels, _ in self.trees_ for level in levels)
 
+    @of_one_model
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the model as a folder; an older model there is replaced."""
         check_is_fitted(self, "trees_")
