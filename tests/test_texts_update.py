@@ -71,6 +71,28 @@ def test_refreshed_idf_is_that_of_all_rows():
     assert model.update_["idf"] == "refreshed"
 
 
+def test_advice_when_a_fit_is_better():
+    """Of words that became more frequent, and of many new rows; the history tells how many labels moved."""
+    model = trained(min_df=1)
+    frozen = model.vectorizer_.idf_.astype(np.float64)
+    new = ["iron ore"] * 20
+    model.update(new, [["metal"]] * 20)
+    counted = TextClassifier(calibrate=0, min_df=1).fit(TEXTS + new, TAGS + [["metal"]] * 20).vectorizer_.idf_
+    df = (model.transform(TEXTS + new) > 0).sum(axis=0).A1
+    drift = float(df @ np.abs(counted / frozen - 1) / df.sum())
+    assert model.update_["idf_drift"] == pytest.approx(drift, abs=2e-6)
+    assert (
+        model.update_["advice"]
+        == f"the idf has drifted by {drift:.1%}: refresh_idf=True, or a fit of all texts"
+    )
+    same = trained().update(TEXTS[:6], TAGS[:6])
+    assert "advice" not in same.update_
+    assert same.update_["labels_trained"] <= same.update_["labels"] == 4
+    many = trained().update(TEXTS[:24], TAGS[:24])
+    assert many.update_["advice"] == "33% of the rows changed: a fit of all rows costs about as much"
+    assert many.model_.params["updates"] == [many.update_]
+
+
 def test_probabilities_and_files(tmp_path):
     model = TextClassifier(calibrate=0.2).fit(TEXTS * 3, TAGS * 3, keep_state=True)
     model.save(tmp_path / "model")

@@ -22,7 +22,8 @@ def _best(row: Row) -> str:
 PARTS = {
     "update": Part(
         "update",
-        "python -m bench.speed.bench_update debtags eurlex57k --checked 128` and "
+        "python -m bench.speed.bench_update debtags --checked 128 --other-seed`, "
+        "`python -m bench.speed.bench_update eurlex57k --checked 128` and "
         "`python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128",
         {
             "set": "set",

@@ -1,11 +1,15 @@
 """Updates against a full fit of the same data, CPU seconds of one thread, in one run.
 
     python -m bench.speed.bench_update [debtags eurlex57k tibkat-gnd] [--labels N] [--checked 256] [--only labels]
+        [--new-labels 1000] [--other-seed]
 
-Of each set, after one fit of everything (with its state kept): the last 1,000 labels (or a fortieth of them) as new
-ones, 5 % of the rows, the same with 5 % of the labels, and 0.1 % of the rows (--only: the first, or the others). The
-model without 5 % of the rows is fitted; those without some labels, or without 0.1 % of the rows, are fitted models
-from which an update took them.
+Of each set, after one fit of everything (with its state kept): the last 1,000 labels (or a fortieth of them, or
+--new-labels) as new ones, 5 % of the rows, the same with 5 % of the labels, and 0.1 % of the rows (--only: the first,
+or the others). The model without 5 % of the rows is fitted; those without some labels, or without 0.1 % of the rows,
+are fitted models from which an update took them. "One epoch, one pass" is the update with 5 % new rows at tol=10,
+where a label ends after one epoch and one pass over all rows: what no update of every label can go below, though it
+proves nothing at the usual tol. --other-seed: beside it a fit of everything with another `random_state`, whose P@k
+shows what is chance.
 For new labels the weights must have the same bytes; for new rows the table has the worst f(w) / min f over a random
 choice of labels (a model of these alone, prune=0, the minimum bounded from a fit at tol 1e-4), and P@1, P@3, P@5 of the
 usual models on the test rows.
@@ -13,6 +17,7 @@ usual models on the test rows.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import time
 from typing import Any
@@ -73,10 +78,10 @@ def precision(model: Any, X: sp.csr_matrix, Y: sp.csr_matrix) -> list[float]:
     return [round(100 * float(report[f"precision@{k}"]), 2) for k in (1, 3, 5)]
 
 
-def measure(name: str, labels: int | None, checked: int, only: str | None, table: Table) -> None:
+def measure(name: str, given: argparse.Namespace, table: Table) -> None:
     X, Y = load(name)
     X_test, Y_test = load(name, "test")
-    present = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())[:labels]
+    present = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())[: given.labels]
     Y, Y_test = Y[:, present].tocsr(), Y_test[:, present].tocsr()
     order = np.random.default_rng(0).permutation(X.shape[0])
     order = np.concatenate(
@@ -101,7 +106,7 @@ def measure(name: str, labels: int | None, checked: int, only: str | None, table
             full_seconds=full_seconds,
             update_seconds=seconds,
             share=seconds / full_seconds,
-            labels_trained=model.update_["labels_trained"],
+            labels_trained=getattr(model, "update_", {}).get("labels_trained", model.n_labels_),
             state_mb=model.state_.nbytes / 1e6,
             model_mb=model.model_.nbytes / 1e6,
             p_update=precision(model, X_test, Y_test),
@@ -113,17 +118,20 @@ def measure(name: str, labels: int | None, checked: int, only: str | None, table
         table.save()
 
     whole = fit()
-    if only != "rows":
-        new = min(1000, max(1, Y.shape[1] // 40))
+    if given.other_seed:
+        model = OneVsAll(n_jobs=1, random_state=1)
+        add("a fit, another random_state", lambda: model.fit(X, Y, keep_state=True), model, whole)
+    if given.only != "rows":
+        new = given.new_labels or min(1000, max(1, Y.shape[1] // 40))
         fits = {f"{new:,} new labels": whole}
         if Y.shape[1] < whole[1].block_labels:  # one block is the whole model: smaller ones as well
             fits[f"{new:,} new labels, blocks of 100"] = fit(block_labels=100)
         for case, fitted in fits.items():
             less = copy.copy(fitted[1]).update(remove_labels=np.arange(Y.shape[1] - new, Y.shape[1]))
             add(case, lambda less=less: less.update(old_labels=Y), less, fitted, same_bytes=True)
-    if only == "labels":
+    if given.only == "labels":
         return
-    ratios = worst_of_cases(X, Y, checked) if checked else {}
+    ratios = worst_of_cases(X, Y, given.checked) if given.checked else {}
     n = X.shape[0] - round(0.05 * X.shape[0])
     old = OneVsAll(n_jobs=1).fit(X[:n], Y[:n], keep_state=True)
     for case, start, update in cases(old, X, Y):
@@ -138,6 +146,11 @@ def cases(old: Any, X: Any, Y: Any) -> list[tuple[str, Any, Any]]:
     some = np.arange(Y.shape[1] - max(1, round(0.05 * Y.shape[1])), Y.shape[1])
     return [
         ("5 % new rows", lambda: copy.copy(old), lambda m: m.update(X[n:], Y[n:])),
+        (
+            "5 % new rows, one epoch, one pass",
+            lambda: copy.copy(old).set_params(tol=10.0),
+            lambda m: m.update(X[n:], Y[n:]),
+        ),
         (
             "5 % new rows, 5 % new labels",
             lambda: copy.copy(old).update(remove_labels=some),
@@ -174,10 +187,12 @@ def main() -> None:
         "--checked", type=int, default=256, help="labels whose minimum is looked for (0: none)"
     )
     parser.add_argument("--only", choices=["labels", "rows"], help="only new labels, or only new rows")
+    parser.add_argument("--new-labels", type=int, help="how many labels are new")
+    parser.add_argument("--other-seed", action="store_true", help="fit with another random_state as well")
     arguments = parser.parse_args()
     table = Table("update", COLUMNS)
     for name in arguments.sets:
-        measure(name, arguments.labels, arguments.checked, arguments.only, table)
+        measure(name, arguments, table)
 
 
 if __name__ == "__main__":
