@@ -145,6 +145,7 @@ PARTS = {
     "pairs-trials": points("pairs_trials", "pairs trials", ("model",)),
     "pairs-test": points("pairs_test", "pairs test", ("model",)),
     "pairs-confirm": points("pairs_confirm", "pairs confirm", ("model",)),
+    "embed": points("embed", "embed", ("setting",)),
     "tail": points("tail", "tail", ("model",)),
     "tail-change": changes("tail", "model", "default", TAIL),
     "defaults": points("defaults", "defaults", ("setting",)),
