@@ -32,6 +32,7 @@ from xmc_fast import (
     load,
 )
 
+Part = tuple[list[str], sp.csr_matrix]  # texts and labels
 SET = "tibkat-gnd"
 COLUMNS = ("model", "F1@5 en", "nDCG en", "F1@5 de", "nDCG de", "recall new", "training")
 _ENGLISH = "the of and in to is for with on this that by are from as an at be it which or was book"
@@ -107,43 +108,51 @@ def best(member: Any, texts: list[str], k: int = 100) -> sp.csr_matrix:
     return member.predict(texts, k, **({"output": "csr"} if isinstance(member, TextClassifier) else {}))
 
 
-class Split:
+class Members:
+    """Members that are trained on the part "train", and what they say of other parts; both are kept in XMC_CACHE."""
+
+    def __init__(self, folder: str, members: dict[str, Any], parts: dict[str, Part]) -> None:
+        self.folder, self.members, self.parts = CACHE / folder, members, parts
+        Y = parts["train"][1]
+        self.counts = np.bincount(Y.indices, minlength=Y.shape[1])
+
+    def seconds(self, name: str) -> float:
+        """CPU seconds that the training of a member took."""
+        return float((self.folder / f"{name}.seconds").read_text())
+
+    def fitted(self, name: str) -> Any:
+        folder = self.folder / name
+        if not folder.exists():
+            start = time.process_time()
+            model = self.members[name].fit(*self.parts["train"])
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{name}.seconds").write_text(str(time.process_time() - start))
+            model.save(folder)
+        return load(folder)
+
+    def listed(self, name: str, part: str) -> sp.csr_matrix:
+        """The best 100 labels of each row of a part."""
+        path = self.folder / f"{name}.{part}.npz"
+        if not path.exists():
+            top = best(self.fitted(name), self.parts[part][0])
+            sp.save_npz(path, top)
+        return sp.load_npz(path)
+
+
+class Split(Members):
     """The train part without 5,000 rows, these, and dev: texts and labels; what members say of them."""
 
     def __init__(self) -> None:
         texts, Y = read_texts(SET, "train")
         order = np.random.default_rng(27).permutation(len(texts))
         held, rest = np.sort(order[:5000]), np.sort(order[5000:])
-        self.members = make_members()
-        self.parts = {
+        parts = {
             "train": ([texts[i] for i in rest], Y[rest].tocsr()),
             "held": ([texts[i] for i in held], Y[held].tocsr()),
             "dev": read_texts(SET, "test"),
         }
-        self.counts = np.bincount(self.parts["train"][1].indices, minlength=Y.shape[1])
-        self.german = {part: are_german(self.parts[part][0]) for part in ("held", "dev")}
-
-    def seconds(self, name: str) -> float:
-        """CPU seconds that the training of a member took."""
-        return float((CACHE / "accuracy" / f"{name}.seconds").read_text())
-
-    def fitted(self, name: str) -> Any:
-        folder = CACHE / "accuracy" / name
-        if not folder.exists():
-            start = time.process_time()
-            model = self.members[name].fit(*self.parts["train"])
-            (CACHE / "accuracy").mkdir(exist_ok=True)
-            (CACHE / "accuracy" / f"{name}.seconds").write_text(str(time.process_time() - start))
-            model.save(folder)
-        return load(folder)
-
-    def listed(self, name: str, part: str) -> sp.csr_matrix:
-        """The best 100 labels of each row of a part."""
-        path = CACHE / "accuracy" / f"{name}.{part}.npz"
-        if not path.exists():
-            top = best(self.fitted(name), self.parts[part][0])
-            sp.save_npz(path, top)
-        return sp.load_npz(path)
+        super().__init__("accuracy", make_members(), parts)
+        self.german = {part: are_german(parts[part][0]) for part in ("held", "dev")}
 
     def row(self, part: str, top: sp.csr_matrix, rows: Any = slice(None)) -> dict[str, float]:
         return measures(self.parts[part][1][rows], top, self.german[part][rows], self.counts == 0)

@@ -40,9 +40,9 @@ MODELS: dict[str, dict[str, Any]] = {
 class Part:
     """Rows to train on and rows to measure on."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, sizes: tuple[int, int] | None = None) -> None:
         texts, Y = read_texts(name, "train")
-        n, held = SIZES[name]
+        n, held = sizes or SIZES[name]
         order = np.random.default_rng(1).permutation(len(texts))
         if name.startswith("deb"):  # packages of one source share much of their text
             source = [zlib.crc32(t.split(" ", 1)[0].split("-")[0].encode()) % 1000 for t in texts]

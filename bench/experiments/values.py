@@ -2,6 +2,7 @@
 
     python -m bench.experiments.values trials    # on 2,500 rows held out of the train part
     python -m bench.experiments.values test      # the best of them, and the values as given, on test rows
+    python -m bench.experiments.values confirm   # the same on other sets of counts, which were not looked at before
 
 One thread; lists are kept in XMC_CACHE. Writes values_*.json; bench.report makes the tables of
 docs/experiments/settings.md of them.
@@ -29,6 +30,7 @@ MODELS: dict[str, tuple[str, Any]] = {
     "tree sqrt": ("label tree, square roots", LabelTree(n_jobs=1)),
 }
 CHOSEN = "sqrt"
+SET, OTHERS = "eurlex-4k", ("stackex-chess", "stackex-cooking", "stackex-cs")  # counts without idf
 
 
 def values(X: sp.csr_matrix, form: str, least: np.ndarray) -> sp.csr_matrix:
@@ -44,10 +46,10 @@ def values(X: sp.csr_matrix, form: str, least: np.ndarray) -> sp.csr_matrix:
     return out
 
 
-def measured(name: str, part: str, train: Any, asked: Any) -> dict[str, float]:
+def measured(name: str, part: str, train: Any, asked: Any, data: str = SET) -> dict[str, float]:
     """A model trained on (X, Y) and measured on others."""
     (X, Y), (X_asked, truth) = train, asked
-    path = CACHE / "values" / f"{part} {name}.npz"
+    path = CACHE / "values" / f"{part} {name}{'' if data == SET else ' ' + data}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         least = np.full(X.shape[1], np.inf)
@@ -63,10 +65,10 @@ def measured(name: str, part: str, train: Any, asked: Any) -> dict[str, float]:
 
 
 def table_of(part: str) -> Table:
-    X, Y = load("eurlex-4k")
+    X, Y = load(SET)
     train, asked, names = (X, Y), None, ("raw", CHOSEN)
     if part == "test":
-        asked = load("eurlex-4k", "test")
+        asked = load(SET, "test")
     else:
         order = np.random.default_rng(3).permutation(X.shape[0])
         held, rest = np.sort(order[:2500]), np.sort(order[2500:])
@@ -77,9 +79,18 @@ def table_of(part: str) -> Table:
     return table
 
 
+def confirm() -> Table:
+    table = Table("values_confirm", ("set", *COLUMNS), machine())
+    for data in OTHERS:
+        train, asked = load(data), load(data, "test")
+        for name in ("raw", CHOSEN):
+            table.add(set=data, model=MODELS[name][0], **measured(name, "confirm", train, asked, data))
+    return table
+
+
 def main() -> None:
-    for part in arguments(__doc__, ("test", "trials")):
-        table = table_of(part)
+    for part in arguments(__doc__, ("test", "trials", "confirm")):
+        table = confirm() if part == "confirm" else table_of(part)
         table.save()
         print(table)
 

@@ -41,19 +41,22 @@ def hundredths(name: str) -> Part:
     )
 
 
+COSTS = {"training": "training, CPU s", "encoding": "encoding, CPU s", "MB": "MB"}
+
+
 def points(name: str, command: str, keys: tuple[str, ...]) -> Part:
-    """Hundredths of a point by set and by what else the rows are told by (keys), and CPU seconds of training."""
+    """Hundredths of a point by set and by what else the rows are told by (keys), CPU seconds and MB."""
 
     def shown(row: Row, column: str) -> str:
         return f"{row[column]:.2f}" if isinstance(row.get(column), float) else ""
 
     def make(results: Results) -> Rows:
         rows = results.rows(name)
-        measured = [c for c in rows[0] if c not in ("set", "training", "machine", *keys)]
+        measured = [c for c in rows[0] if c not in ("set", "machine", *COSTS, *keys)]
         return [
             {key: row[key] for key in ("set", *keys) if key in row}
             | {column: shown(row, column) for column in measured}
-            | ({"training, CPU s": f"{row['training']:.3g}"} if "training" in row else {})
+            | {title: f"{row[cost]:.3g}" for cost, title in COSTS.items() if cost in row}
             for row in rows
         ]
 
@@ -138,6 +141,11 @@ PARTS = {
     "blend": blend(),
     "values-test": points("values_test", "values test", ("model",)),
     "values-trials": points("values_trials", "values trials", ("model",)),
+    "values-confirm": points("values_confirm", "values confirm", ("model",)),
+    "pairs-trials": points("pairs_trials", "pairs trials", ("model",)),
+    "pairs-test": points("pairs_test", "pairs test", ("model",)),
+    "pairs-confirm": points("pairs_confirm", "pairs confirm", ("model",)),
+    "embed": points("embed", "embed", ("setting",)),
     "tail": points("tail", "tail", ("model",)),
     "tail-change": changes("tail", "model", "default", TAIL),
     "defaults": points("defaults", "defaults", ("setting",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from xmc_fast._refit import at_once, of_one_model
 from xmc_fast.texts import _store
 from xmc_fast.texts._decide import Decision
+from xmc_fast.texts._embed import column_names, known_terms, rows_of
 from xmc_fast.texts._evaluation import Evaluation, evaluation
 from xmc_fast.texts._explain import (
     Explanation,
@@ -26,7 +27,7 @@ from xmc_fast.texts._explain import (
     nearest_examples,
 )
 from xmc_fast.texts._fit import fit_texts
-from xmc_fast.texts._inputs import one_row, text_columns
+from xmc_fast.texts._inputs import one_row
 from xmc_fast.texts._join import concat, join
 from xmc_fast.texts._labels import Encoded, encode, keep_entries
 from xmc_fast.texts._state import TextState
@@ -61,6 +62,9 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         Hash terms to so many columns instead of keeping a vocabulary, whose size has no bound.
     weights : dict, optional
         Weight of each text column of a frame, for example ``{"title": 2}``; columns not named have weight 1.
+    embed : callable, optional
+        Texts to an array (n, d): columns beside the tf-idf ones, for example of a sentence encoder. tf-idf rows have
+        norm 1: scale the numbers to what they shall count. It is not saved: `set_params` gives it again after loading.
     calibrate : float
         Share of the rows that turns scores into probabilities: at most 1,000 rows, all of the share for a
         ``decide`` of `fit`. The model that scores them is not trained on them. Where they are more than a twentieth
@@ -116,6 +120,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     state_: TextState | None = None
     decision_: Decision | None = None
     update_: dict[str, Any]
+    embedding_size_: int = 0  # numbers that `embed` gave for a text
     _feature_names: list[str] | None = None  # read when first needed
 
     def __init__(
@@ -130,6 +135,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         sublinear_tf: bool = True,
         hashing: int | None = None,
         weights: dict[str, float] | None = None,
+        embed: Callable[[list[str]], Any] | None = None,
         calibrate: float = 0.1,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -143,6 +149,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         self.sublinear_tf = sublinear_tf
         self.hashing = hashing
         self.weights = weights
+        self.embed = embed
         self.calibrate = calibrate
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -298,8 +305,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
 
     def known_terms(self, texts: Any) -> npt.NDArray[np.int64]:
         """How many different terms of each text the model knows; 0: it has nothing to go by."""
-        counts: npt.NDArray[np.int64] = np.diff(self.transform(texts).indptr)
-        return counts
+        check_is_fitted(self, "model_")
+        return known_terms(self, texts)
 
     def evaluate(
         self, texts: Any, labels: Any, k: Sequence[int] = (1, 3, 5), *, sep: str | None = None, **options: Any
@@ -362,7 +369,8 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         """Term of each feature; None where terms are hashed."""
         if self._feature_names is None and self.hashing is None:
             check_is_fitted(self, "model_")
-            self._feature_names = self.vectorizer_.get_feature_names_out().tolist()
+            terms = self.vectorizer_.get_feature_names_out().tolist()
+            self._feature_names = column_names(terms, self.embedding_size_)
         return self._feature_names
 
     @property
@@ -411,11 +419,9 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
         return concat(cls, parts)
 
     def transform(self, texts: Any) -> sp.csr_matrix:
-        """The tf-idf rows of texts that the model is applied to, float32."""
+        """The rows of texts that the model is applied to, float32: tf-idf, then what ``embed`` gives."""
         check_is_fitted(self, "model_")
-        columns = text_columns(texts).select(self.text_columns_)
-        X = self.vectorizer_.transform(columns.given)
-        return X if X.dtype == np.float32 else X.astype(np.float32)
+        return rows_of(self, texts)
 
     def _proba(self, proba: bool | None) -> dict[str, bool]:
         wanted = self.calibrated if proba is None else proba

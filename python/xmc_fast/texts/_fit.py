@@ -18,6 +18,7 @@ from xmc_fast.model import SparseModel
 from xmc_fast.text import TfidfVectorizer
 from xmc_fast.texts import _store
 from xmc_fast.texts._decide import CANDIDATES, Decision, check_rule, fit_decision
+from xmc_fast.texts._embed import beside, embeddings
 from xmc_fast.texts._inputs import text_columns
 from xmc_fast.texts._labels import encode
 from xmc_fast.texts._state import TextState
@@ -48,6 +49,8 @@ def fit_texts(
         check_rule(decide)
     if not 0 <= classifier.calibrate < 1:
         raise ValueError(f"calibrate must be a share from 0 to below 1, got {classifier.calibrate!r}")
+    if keep_state and classifier.embed is not None:
+        raise ValueError("keep_state is not for a classifier with embed: train it anew on all texts")
     columns = text_columns(texts)
     encoded = encode(labels, label_names, sep)
     if encoded.Y.shape[0] != columns.n_rows:
@@ -76,10 +79,14 @@ def fit_texts(
     names, counts, Y = names[first], counts[first], Y[:, first]
     classifier.label_names_, classifier.label_counts_ = names, counts
 
+    dense = None if classifier.embed is None else embeddings(classifier.embed, columns)  # once for all rows
+    classifier.embedding_size_ = 0 if dense is None else dense.shape[1]
+
     def learn(rows: Rows) -> Any:
         """Train vectorizer and model on some of the rows."""
         classifier.vectorizer_, classifier._feature_names = make_vectorizer(classifier), None
         X = classifier.vectorizer_.fit_transform(columns.take(rows).given)
+        X = beside(X, None if dense is None else dense[rows])
         fitted = model.fit(X, wide[rows], **given)
         linear = getattr(fitted, "model_", None)
         classifier.model_ = _store.named(linear, names) if isinstance(linear, SparseModel) else fitted
@@ -99,10 +106,11 @@ def fit_texts(
         "labels_without_rows": int((np.bincount(Y[train].indices, minlength=Y.shape[1]) == 0).sum()),
         "calibrated": bool(getattr(classifier.model_, "gives_probabilities", False)),
     }
-    n_terms = _store.n_terms(classifier.vectorizer_)
-    X_held = sp.csr_matrix((0, n_terms), dtype=np.float32)
+    n_features = _store.n_terms(classifier.vectorizer_) + classifier.embedding_size_
+    X_held = sp.csr_matrix((0, n_features), dtype=np.float32)
     if len(held_out):
         X_held = classifier.vectorizer_.transform(columns.take(held_out).given)
+        X_held = beside(X_held, None if dense is None else dense[held_out])
     Y_held = Y[held_out]
     if len(held_out):
         calibrate(classifier, X_held, Y_held)

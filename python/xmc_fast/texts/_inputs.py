@@ -71,7 +71,8 @@ def text_columns(texts: Any) -> Columns:
 
 def one_row(classifier: Any, text: Any) -> tuple[Any, Any]:
     """Columns and values of one text (a str, or a dict of text columns): ``transform`` with little overhead."""
-    if isinstance(text, str) and hasattr(getattr(classifier, "vectorizer_", None), "transform_one"):
+    direct = hasattr(getattr(classifier, "vectorizer_", None), "transform_one")
+    if isinstance(text, str) and direct and not classifier.embedding_size_:
         *others, last = classifier.text_columns_
         given = text if last == "" else {**dict.fromkeys(others, ""), last: text}
         indices, values = classifier.vectorizer_.transform_one(given)

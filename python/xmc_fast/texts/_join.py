@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 
 def join(
-    cls: type[TextClassifier], vectorizer: Any, model: Any, label_names: Sequence[str] | None
+    cls: type[TextClassifier],
+    vectorizer: Any,
+    model: Any,
+    label_names: Sequence[str] | None,
+    embedded: int = 0,
 ) -> TextClassifier:
-    """See `TextClassifier.from_parts`."""
+    """See `TextClassifier.from_parts`; ``embedded``: features of the model after the vectorizer's."""
     out = cls()
     terms = _store.n_terms(vectorizer)
-    features = getattr(model, "n_features", getattr(model, "n_features_in_", terms))
-    if terms != features:
-        raise ValueError(f"the vectorizer has {terms} terms, the model {features} features")
+    features = getattr(model, "n_features", getattr(model, "n_features_in_", terms + embedded))
+    if terms + embedded != features:
+        more = f" and {embedded} of embeddings" if embedded else ""
+        raise ValueError(f"the vectorizer has {terms} terms{more}, the model {features} features")
+    out.embedding_size_ = embedded
     if label_names is None:
         label_names = getattr(model, "label_names", None)
     n_labels = int(getattr(model, "n_labels", getattr(model, "n_labels_", 0)))
@@ -55,5 +61,6 @@ def concat(cls: type[TextClassifier], parts: Sequence[TextClassifier]) -> TextCl
     out.model_ = _store.named(model, names)
     counts = [part.label_counts_ for part in parts if part.label_counts_ is not None]
     out.label_counts_ = np.concatenate(counts) if len(counts) == len(parts) else None
+    out.embedding_size_ = first.embedding_size_
     out.fit_report_, out.reading_ = {**first.fit_report_, "labels": len(names)}, first.reading_
     return out

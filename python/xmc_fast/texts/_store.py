@@ -22,6 +22,7 @@ import numpy as np
 
 from xmc_fast._files import write_text
 from xmc_fast._folder import (
+    count,
     file_in,
     kind_of,
     opening,
@@ -51,7 +52,7 @@ def save(classifier: Any, directory: str | os.PathLike[str]) -> None:
     params = {
         name: value
         for name, value in classifier.get_params(deep=False).items()
-        if name != "model" and _is_json(value)
+        if name not in ("model", "embed") and _is_json(value)
     }
     counts = classifier.label_counts_
     labels = {
@@ -64,6 +65,7 @@ def save(classifier: Any, directory: str | os.PathLike[str]) -> None:
         "fit_report": classifier.fit_report_,
         "reading": classifier.reading_,
     }
+    manifest |= {"embedding_size": classifier.embedding_size_} if classifier.embedding_size_ else {}
     with replace_folder(directory) as folder:
         classifier.model_.save(folder / "model")
         write_text(folder / "vectorizer.json", json.dumps(state, indent=1) + "\n")
@@ -79,6 +81,8 @@ def save(classifier: Any, directory: str | os.PathLike[str]) -> None:
 @opening
 def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) -> Any:
     """Open a folder of this or of earlier versions."""
+    from xmc_fast.texts._join import join
+
     folder = Path(directory)
     manifest = read_any_manifest(folder)[1]
     if kind_of(manifest) != KIND:
@@ -97,7 +101,8 @@ def load(cls: Any, directory: str | os.PathLike[str], mmap: bool, verify: bool) 
     )
     model = load_any(folder / "model", **options)
     try:
-        out = cls.from_parts(vectorizer, model, label_names=labels["names"])
+        size = count(manifest.get("embedding_size", 0), "embedding_size", 0)
+        out = join(cls, vectorizer, model, labels["names"], size)
         params = {n: tuple(v) if n == "ngram_range" else v for n, v in manifest["params"].items()}
         out.set_params(**params)
         out.text_columns_, out.fit_report_ = manifest["text_columns"], manifest["fit_report"]
