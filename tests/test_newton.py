@@ -65,6 +65,7 @@ def solve(X, Y, *, solver="newton", loss="squared_hinge", init="mean", C=1.0, to
         seed=0,
         threshold=threshold,
         keep_top=keep_top,
+        bias_threshold=threshold,
         threads=threads,
         on_block=lambda block, *solved: parts.update({block: solved}),
     )

@@ -382,6 +382,38 @@ def test_fit_can_give_the_small_form(tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"solver": "newton"}, {"penalty": "l1"}], ids=["dual", "newton", "l1"]
+)
+def test_what_compress_would_drop_is_not_kept(options):
+    """Solvers drop the weights below the default threshold at once, but not the biases: the same bytes."""
+    from xmc_fast import OneVsAll
+
+    rng = np.random.default_rng(0)
+    X = sp.random(80, 20, 0.3, "csr", np.float32, random_state=0)
+    Y = sp.csr_matrix(rng.random((80, 300)) < 0.3)
+    exact = OneVsAll(**options).fit(X, Y).model_
+    small = OneVsAll(size="small", **options).fit(X, Y).model_
+    biases = np.abs(exact.to_csr()[:, [20]].toarray())
+    assert ((biases > 0.011) & (biases < 0.029)).any()
+    for name, array in exact.compress().weights.arrays.items():
+        np.testing.assert_array_equal(small.weights.arrays[name], array)
+
+
+def test_auto_leaves_exact_what_cannot_be_large(tmp_path):
+    from xmc_fast import OneVsAll
+
+    X = sp.random(30, 1000, 0.05, "csr", np.float32, random_state=0)
+    for n_labels, compressed in ((499, False), (500, True)):  # x 1,001 x 8 bytes
+        Y = sp.csr_matrix(
+            (np.ones(60), (np.repeat(np.arange(30), 2), np.arange(60) % n_labels)), (30, n_labels)
+        )
+        model = OneVsAll(size="auto").fit(X, Y)
+        assert model.model_.compressed == compressed
+        model.save(tmp_path / str(n_labels))
+        assert OneVsAll.load(tmp_path / str(n_labels)).size == "auto"
+
+
 def test_the_command_compresses_and_engines_predict(tmp_path, capsys):
     from xmc_fast.cli import main
     from xmc_fast.data import write_xmc

@@ -342,18 +342,6 @@ PARTS = {
         {"data": set_name, "labels": "labels", "Δ": "delta", "stored weights": "density", "weights, MB": "MB",
          **same("P@1", "P@3", "P@5")},
     ),
-    "small_form": Part(
-        "small_form", "python -m bench.experiments.small_form",
-        {"data": set_name, "model": "form", "Δ": "delta", "chosen": lambda r: "yes" if r["chosen"] else "",
-         "MB": "MB", **same("P@1", "P@3", "P@5"), "µs per row": "us_per_row", "one row, µs": "one_us",
-         "opened in, ms": "open_ms", "first call / later ones": "first_over_later"},
-    ),
-    "small_form_default": Part(
-        "small_form_default", "python -m bench.experiments.small_form --default",
-        {"data": set_name, "labels": "labels", "exact, MB": "exact MB", "small, MB": "small MB",
-         "exact, P@1": "exact P@1", "small, P@1": "small P@1", "exact, P@3": "exact P@3", "small, P@3": "small P@3",
-         "exact, P@5": "exact P@5", "small, P@5": "small P@5", "most lost": "most_lost"},
-    ),
     "decide_bca": Part(
         "decide_bca", f"{DECIDE} --tables bca",
         {**same("data", "metric", "k"), "utility of top-k": "topk", "utility": "ours", "xcolumns' utility": "xcolumns",

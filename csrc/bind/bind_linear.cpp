@@ -56,8 +56,8 @@ void bind_linear(py::module_& m) {
          const Array<int64_t>& alpha_indptr, const Array<int32_t>& alpha_rows, const Array<float>& alpha,
          const Array<float>& bias_weights, const Array<double>& old_objective, int64_t old_rows,
          bool keep_multipliers, const Array<int64_t>& blocks, int solver, int loss, int init, double C,
-         double tol, int max_iter, uint64_t seed, float threshold, int64_t keep_top, int threads,
-         const py::function& on_block) {
+         double tol, int max_iter, uint64_t seed, float threshold, int64_t keep_top, float bias_threshold,
+         int threads, const py::function& on_block) {
         LinearProblem p = problem_of(x_indptr, x_indices, x_data, n_features, x_dense, normalize, bias,
                                      y_indptr, y_indices, cost_positive);
         p.C = C;
@@ -72,7 +72,7 @@ void bind_linear(py::module_& m) {
         options.solver = static_cast<SolverKind>(solver);
         options.loss = static_cast<Loss>(loss);
         options.init = static_cast<InitRule>(init);
-        options.prune = {threshold, keep_top};
+        options.prune = {threshold, keep_top, bias_threshold};
         options.threads = threads;
         options.keep_multipliers = keep_multipliers;
         options.old_rows = old_rows;
@@ -108,7 +108,7 @@ void bind_linear(py::module_& m) {
       py::arg("old_objective").noconvert(), py::arg("old_rows"), py::arg("keep_multipliers"),
       py::arg("blocks").noconvert(), py::arg("solver"), py::arg("loss"), py::arg("init"), py::arg("C"),
       py::arg("tol"), py::arg("max_iter"), py::arg("seed"), py::arg("threshold"), py::arg("keep_top"),
-      py::arg("threads"), py::arg("on_block"));
+      py::arg("bias_threshold"), py::arg("threads"), py::arg("on_block"));
 }
 
 }  // namespace xmc::bind

@@ -17,6 +17,10 @@ namespace xmc {
 // then costs one page fault per 2 MiB instead of per 4 KiB.
 void advise_huge(void* data, int64_t bytes);  // core/numa.cpp, with the other calls to the system
 
+// Gives pages that hold nothing but freed small pieces back to the system, where the C library can (glibc): it keeps
+// them otherwise. Some milliseconds, and page faults when they are needed again.
+void give_back_freed();
+
 template <class T>
 class Buffer {
  public:

@@ -24,6 +24,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace xmc {
 namespace {
@@ -186,6 +189,12 @@ void advise_huge([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+void give_back_freed() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
 #endif
 }
 

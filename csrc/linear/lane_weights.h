@@ -29,7 +29,7 @@ class LaneWeights {
   // Into solved[lane]; `scratch` has D floats.
   void take(const LaneGroup& lanes, uint32_t done, const PruneRule& prune, float* scratch,
             SolvedLabel* solved) {
-    const int64_t count = select(lanes, done, prune.threshold);
+    const int64_t count = select(lanes, done, prune);
     for_lanes(done, [&](int l) {
       int64_t size = 0;  // no branch on the mask: it cannot be predicted
       for (int64_t t = 0; t < count; ++t) {
@@ -46,8 +46,12 @@ class LaneWeights {
  private:
   // features_: those that some lane keeps, ascending in the caller's numbering (sorted by a bitmap), and in
   // feature_masks_ which lanes do; place_: their lines in w. Returns their number.
-  int64_t select(const LaneGroup& lanes, uint32_t done, float threshold) {
-    int64_t count = dual_kernels().select(lanes, done, threshold, features_.data(), feature_masks_.data());
+  int64_t select(const LaneGroup& lanes, uint32_t done, const PruneRule& rule) {
+    int64_t count =
+        dual_kernels().select(lanes, done, rule.threshold, features_.data(), feature_masks_.data());
+    if (X_.bias != 0 && rule.bias_threshold != rule.threshold) {
+      count = select_bias(lanes, done, rule.bias_threshold, count);
+    }
     for (int64_t t = 0; t < count; ++t) {
       const int32_t j = X_.original[features_[t]];
       kept_[j / 64] |= uint64_t{1} << (j % 64);
@@ -63,6 +67,21 @@ class LaneWeights {
       }
     }
     return count;
+  }
+
+  // The bias, which is the last feature, at a threshold of its own.
+  int64_t select_bias(const LaneGroup& lanes, uint32_t done, float threshold, int64_t count) {
+    const auto bias = static_cast<int32_t>(X_.D - 1);
+    if (count && features_[count - 1] == bias) --count;
+    uint32_t keep = 0;
+    for_lanes(done, [&](int l) {
+      const float w = lanes.w[int64_t{bias} * kLanes + l];
+      keep |= static_cast<uint32_t>(w != 0 && std::abs(w) >= threshold) << l;
+    });
+    if (!keep) return count;
+    features_[count] = bias;
+    feature_masks_[count] = static_cast<uint16_t>(keep);
+    return count + 1;
   }
 
   const PreparedFeatures& X_;

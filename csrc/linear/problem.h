@@ -48,10 +48,12 @@ struct LinearProblem {
   }
 };
 
-// What is kept of a solved label: |w_j| >= threshold, and of those the keep_top largest (0 = all).
+// What is kept of a solved label: |w_j| >= threshold, the weight of the bias if it is at least bias_threshold, and of
+// those the keep_top largest (0 = all).
 struct PruneRule {
   float threshold = 0.01f;
   int64_t keep_top = 0;
+  float bias_threshold = threshold;
 };
 
 enum class LabelStatus : int32_t { converged = 0, iteration_limit = 1, trivial = 2 };

@@ -36,7 +36,8 @@ SolvedLabel prune(const PruneRule& rule, const PreparedFeatures& X, const LabelR
   SolvedLabel out{{}, {}, report, {}};
   for (int64_t feature = 0; feature < X.D; ++feature) {
     const float w = weight(X.renamed[feature]);
-    if (w == 0 || std::abs(w) < rule.threshold) continue;
+    const bool is_bias = X.bias != 0 && feature == X.D - 1;
+    if (w == 0 || std::abs(w) < (is_bias ? rule.bias_threshold : rule.threshold)) continue;
     out.features.push_back(static_cast<int32_t>(feature));
     out.weights.push_back(w);
   }

@@ -411,7 +411,7 @@ struct TailSolver::State {
     out->features.assign(order.begin(), order.end());
     out->weights.clear();
     for (const int32_t j : order) out->weights.push_back(w[X.renamed[j]]);
-    if (std::abs(b) >= static_cast<double>(prune.threshold)) {
+    if (std::abs(b) >= static_cast<double>(prune.bias_threshold)) {
       out->features.push_back(X.original[X.D - 1]);
       out->weights.push_back(static_cast<float>(b));
     }

@@ -52,6 +52,9 @@ std::vector<int32_t> order_labels(const LinearProblem& problem, const PreparedFe
   return labels;
 }
 
+constexpr size_t kGiveBack = size_t{8} << 20;  // bytes of freed labels after which the system gets them back
+
+// What is freed on the way is given back: else a block would take its size twice.
 SolvedBlock join(std::vector<SolvedLabel>& labels) {
   SolvedBlock out;
   size_t size = 0;
@@ -61,6 +64,7 @@ SolvedBlock join(std::vector<SolvedLabel>& labels) {
   // Page faults would be most of the time.
   advise_huge(out.indices.data(), static_cast<int64_t>(size * sizeof(int32_t)));
   advise_huge(out.values.data(), static_cast<int64_t>(size * sizeof(float)));
+  size_t freed = 0;
   for (SolvedLabel& label : labels) {
     out.indices.insert(out.indices.end(), label.features.begin(), label.features.end());
     out.values.insert(out.values.end(), label.weights.begin(), label.weights.end());
@@ -71,7 +75,12 @@ SolvedBlock join(std::vector<SolvedLabel>& labels) {
     out.alpha.insert(out.alpha.end(), m.alpha.begin(), m.alpha.end());
     out.alpha_indptr.push_back(static_cast<int64_t>(out.alpha.size()));
     out.bias_weights.push_back(m.bias_weight);
+    freed += label.features.size() * (sizeof(int32_t) + sizeof(float));
     label = SolvedLabel();
+    if (freed >= kGiveBack) {
+      give_back_freed();
+      freed = 0;
+    }
   }
   return out;
 }

@@ -18,6 +18,7 @@ _NO_FLOATS = np.empty(0, np.float32)
 _SOLVERS = ("dual", "newton", "l1", "lanes")  # "lanes" (dual without the search for rare labels): for benches
 _LOSSES = ("squared_hinge", "logistic")
 INITS = ("zero", "mean", "multi-positive", "bias")
+SMALL_ENOUGH = 4_000_000  # bytes of an exact model that size="auto" leaves as it is
 
 
 def check_parameters(model: Any) -> None:
@@ -42,8 +43,8 @@ def check_parameters(model: Any) -> None:
         fail("bias", "a finite number or None")
     if model.keep_top is not None and model.keep_top < 1:
         fail("keep_top", "at least 1 or None")
-    if model.size not in ("exact", "small") and not (_is_whole(model.size) and model.size > 0):
-        fail("size", "'exact', 'small' or a number of bytes")
+    if model.size not in ("exact", "small", "auto") and not (_is_whole(model.size) and model.size > 0):
+        fail("size", "'exact', 'small', 'auto' or a number of bytes")
     for name in ("block_labels", "max_iter"):
         if getattr(model, name) < 1:
             fail(name, "at least 1")
@@ -58,6 +59,13 @@ def check_parameters(model: Any) -> None:
         if model.solver not in able:
             given = f"loss={model.loss!r}, penalty={model.penalty!r}"
             fail("solver", f"one of {', '.join(map(repr, able))} with {given}")
+
+
+def size_of(model: Any, n_labels: int, n_columns: int) -> str | int:
+    """``model.size``, decided: "auto" is "exact" where no model of this shape has more than SMALL_ENOUGH bytes."""
+    if model.size == "auto":
+        return "small" if 8 * n_labels * n_columns > SMALL_ENOUGH else "exact"  # a weight and its feature
+    return model.size if isinstance(model.size, str) else int(model.size)
 
 
 def seed_of(model: Any) -> int:
@@ -124,6 +132,7 @@ def problem_of(
         "seed": seed,
         "threshold": float(model.prune),
         "keep_top": int(model.keep_top or 0),
+        "bias_threshold": float(model.prune),
         "old_rows": 0,
         "keep_multipliers": False,
     }

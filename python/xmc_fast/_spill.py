@@ -13,17 +13,19 @@ from xmc_fast._validate import Csr
 from xmc_fast.model import Block, block_path, write_block
 from xmc_fast.model._tensors import read_tensors
 
-_IN_WORK = 3  # copies of a block while it is handed over, about
+_IN_WORK = 2.5  # of the bytes of a block: what ordering, solving and joining its labels takes, about
 _KEPT: list[
     tempfile.TemporaryDirectory[str]
 ] = []  # until the process ends: mapped files cannot be removed there
+_MANY_ROWS, _SHORT_ROWS = 131072, 24  # of which the core makes postings: csrc/linear/tail_tuning.h
 
 
 def least_memory(x: Csr | np.ndarray, n_labels: int, threads: int) -> int:
     """Bytes that a fit needs beside its data, about: the core's rows, their postings, what a thread works with."""
     if isinstance(x, Csr):
         n, entries = x.shape[0], len(x.indices)
-        rows = 10 * entries + 48 * n + 16 * x.shape[1]
+        searched = n >= _MANY_ROWS and entries <= _SHORT_ROWS * n
+        rows = (10 if searched else 6) * entries + 48 * n + 16 * x.shape[1]
     else:
         n = x.shape[0]
         rows = x.nbytes + 32 * n

@@ -14,7 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from xmc_fast._checkpoint import Checkpoint, LabelBlocks, blocks_of, expected_cost
 from xmc_fast._folder import replace_folder
-from xmc_fast._problem import INITS, check_parameters, label_range_of, problem_of, seed_of, settings_of
+from xmc_fast._problem import (
+    INITS,
+    check_parameters,
+    label_range_of,
+    problem_of,
+    seed_of,
+    settings_of,
+    size_of,
+)
 from xmc_fast._progress import progress
 from xmc_fast._refit import at_once, of_one_model
 from xmc_fast._spill import least_memory
@@ -25,6 +33,7 @@ from xmc_fast._validate import Csr, dense_features, features, fingerprint, matri
 from xmc_fast._validate import labels as labels_of
 from xmc_fast._work import Arrays, Engine, check_engine
 from xmc_fast.model import RowExplanation, SparseModel, explain_row
+from xmc_fast.model._compress import DELTA
 from xmc_fast.model._estimator import SparseMultilabel
 
 
@@ -61,9 +70,10 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         Weights of smaller absolute value are dropped (DiSMEC's Δ); 0 keeps all.
     keep_top : int, optional
         Keep at most so many weights per label, the largest.
-    size : "exact", "small" or int
+    size : "exact", "small", "auto" or int
         "small": the model in the small form (`SparseModel.compress` at its default threshold), about a tenth of the
-        bytes; a number: at most so many bytes for the weights.
+        bytes; "auto": that, unless an exact model of so many labels and features takes at most 4 MB in any case; a
+        number: the small form in at most so many bytes.
     positive_weight : float, array of one per label, "balanced", "balanced^0.5" or None
         Cost c_i of the positives (None: 1; "balanced": #neg / #pos, or a power of that). Negatives cost 1.
     block_labels : int
@@ -194,6 +204,11 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
         seed = seed_of(self)
         arrays, options = problem_of(self, x, y, label_range, seed)
         options["keep_multipliers"] = bool(keep_state) and self._solver() == "dual"
+        size = size_of(self, label_range[1] - label_range[0], options["n_features"] + (self.bias is not None))
+        if size == "small" and checkpoint is None and self.keep_top is None:
+            options["threshold"] = max(
+                options["threshold"], DELTA
+            )  # what `compress` would drop; the bias stays
         settings = settings_of(self, seed)
         fit = {**settings, "labels": list(label_range)}
         with Checkpoint(
@@ -220,10 +235,11 @@ class OneVsAll(SparseMultilabel, BaseEstimator):  # type: ignore[misc]
             rows = matrix_of(x) if isinstance(x, Csr) else x
             self.state_ = state_of(rows, matrix_of(y), store.with_multipliers(count), settings)
             store.add_state(self.state_)
-        if self.size != "exact":
-            most = None if self.size == "small" else int(self.size)
+        if size != "exact":
+            most = size if isinstance(size, int) else None
             self.model_ = self.model_.compress(max_bytes=most, n_jobs=self.n_jobs)
-            self.model_.params["size"] = self.size if self.size == "small" else most
+        if self.size != "exact":
+            self.model_.params["size"] = size if isinstance(size, int) else self.size
         return self
 
     @at_once

@@ -321,7 +321,7 @@ def _estimator(params: dict[str, Any], jobs: int) -> Any:
     """What is trained on features; with our vectorizer, on texts."""
     kind = _choice(params, "model", MODELS)
     options: dict[str, Any] = {"C": float(params["C"]), "n_jobs": jobs or None, "random_state": 0}
-    linear: dict[str, Any] = {"prune": float(params["prune"]), "size": "small"}
+    linear: dict[str, Any] = {"prune": float(params["prune"]), "size": "auto"}
     model = OneVsAll(**options, **linear) if kind == "one-vs-all" else LabelTree(**options)
     if params["vectorizer"] == THEIRS:
         return model

@@ -126,8 +126,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "solver",
     )
     size_help = {
-        "size": "small: one byte a weight, exact: all weights, or bytes for the weights; small without any option"
-        " of this group, --labels, --checkpoint and --keep-state, else"
+        "size": "small: one byte a weight, exact: all weights, auto: small if exact may take more than 4,000,000"
+        " bytes, or bytes for the weights; auto without any option of this group, --labels, --checkpoint and"
+        " --keep-state, else"
     }
     add_parameters(linear, LINEAR, *options, "max_iter", text=size_help)
     tree = parser.add_argument_group("label trees (--model tree; there --prune is 0.1 by default)")
@@ -253,7 +254,7 @@ def make_estimator(args: argparse.Namespace) -> Any:
         raise ValueError("--labels is for --model linear")
     options = given(args, TREE if args.model == "tree" else LINEAR)
     if args.model == "linear" and not (options.keys() - {"random_state"} or needs_all_weights(args)):
-        options["size"] = "small"  # costs no accuracy with the other parameters at their defaults
+        options["size"] = "auto"  # costs no accuracy with the other parameters at their defaults
     options["n_jobs"] = args.threads
     if options.get("bias") == 0:
         options["bias"] = None

@@ -43,7 +43,7 @@ class TextClassifier(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     model : estimator, optional
-        Trained on the tf-idf rows; by default ``OneVsAll(size="small", n_jobs=..., random_state=...)``, with all
+        Trained on the tf-idf rows; by default ``OneVsAll(size="auto", n_jobs=..., random_state=...)``, with all
         weights for a ``label_range``, a ``checkpoint`` or ``keep_state``. For hundreds of thousands of labels
         ``LabelTree()``; for better lists at several times the cost ``Ensemble()``.
     analyzer : "word", "char" or "char_wb"

@@ -159,7 +159,7 @@ def make_vectorizer(classifier: TextClassifier) -> TfidfVectorizer:
 def _make_model(classifier: TextClassifier, *, whole: bool) -> Any:
     """``whole``: the model is not a part of something else, and nothing goes on from it."""
     if classifier.model is None:
-        size = "small" if whole else "exact"
+        size = "auto" if whole else "exact"
         return OneVsAll(size=size, n_jobs=classifier.n_jobs, random_state=classifier.random_state)
     return clone(classifier.model)
 
