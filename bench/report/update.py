@@ -45,9 +45,11 @@ PARTS = {
     ),
     "tune": Part(
         "tune",
-        "python -m bench.speed.bench_tune debtags eurlex57k",
+        "python -m bench.speed.bench_tune debtags eurlex57k` and "
+        "`python -m bench.speed.bench_tune tibkat-gnd --labels 1000",
         {
             "set": "set",
+            "labels": lambda row: str(row.get("labels", "all")),
             "tuned for": "metric",
             "settings": "settings",
             "budget, fits": "budget",
