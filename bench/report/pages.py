@@ -4,9 +4,9 @@
     python -m bench.report.pages --check      # only tell whether the pages agree with docs/results
 
 Pages are written by hand except for what stands between `<!-- NAME -->` and `<!-- end of NAME -->`: NAME is one of
-the PARTS of speed.py, declare.py, dst.py, mach.py, accuracy.py, serve.py, update.py or tree.py. The benches save into
-bench/results (not in git); tables that a part is made of are copied to docs/results (in git), and every number of the
-pages is from there.
+the PARTS of speed.py, declare.py, dst.py, mach.py, accuracy.py, serve.py, update.py, tree.py or near.py. The benches
+save into bench/results (not in git); tables that a part is made of are copied to docs/results (in git), and every
+number of the pages is from there.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 
 from bench.common import DOCS, KEPT, RESULTS, ROOT, command_line
-from bench.report import accuracy, declare, dst, mach, serve, speed, tree, update
+from bench.report import accuracy, declare, dst, mach, near, serve, speed, tree, update
 from bench.report.pictures import draw
 from bench.report.tables import Part, Results
 
 PARTS: dict[str, Part] = speed.PARTS | declare.PARTS | dst.PARTS | mach.PARTS | accuracy.PARTS
-PARTS |= serve.PARTS | update.PARTS | tree.PARTS
+PARTS |= serve.PARTS | update.PARTS | tree.PARTS | near.PARTS
 MARK = re.compile(r"(<!-- ([\w-]+)(?:: [^\n]*)? -->)\n.*?(<!-- end of \2 -->)", re.S)
 
 
