@@ -165,7 +165,7 @@ PREDICTIONS = "0:1 3:0.5\n2:1\n"
 MORE: dict[str, Calls] = {
     "SparseModel": [
         ("__init__", (sp.csr_matrix(ROWS[:5]),), {}), ("prune", (0.1,), {}), ("keep_top", (2,), {}), ONE,
-        ("prepare", (), {}), ("calibrate", (X, Y), {}),
+        ("prepare", (), {}), ("calibrate", (X, Y), {}), ("build_near_index", (X,), {}),
     ],
     "LabelTree": [("__init__", (), {"max_leaf": 2}), ("fit", (X, Y), {}), ONE, ("calibrate", (X, Y), {})],
     "Mach": [("__init__", (3, 2), {}), ("fit", (X, Y), {}), ONE, ("compress", (), {})],

@@ -150,6 +150,9 @@ CALLS |= {
     "SparseModel.calibrate": (
         lambda X, Y: weights().calibrate(X, Y, n_jobs=1).predict(ROWS, 3, proba=True), {"X": X, "Y": Y}
     ),
+    "SparseModel.build_near_index": (
+        lambda X, k=3: weights().build_near_index(X, k, n_jobs=1).predict(ROWS, min(k, 3)), {"X": X}
+    ),
     "SparseModel.compress": (lambda X, Y: weights().compress(X, Y, n_jobs=1).predict(ROWS, 3), {"X": X, "Y": Y}),
     "Lexical.fit": (
         lambda Y: xmc_fast.Lexical([f"w{j}" for j in range(L)], n_jobs=1).fit(TEXTS, Y).predict(TEXTS, 3), {"Y": Y}

@@ -14,6 +14,7 @@ from xmc_fast.model import _storage
 from xmc_fast.model._calibrate import read_calibration, write_calibration
 from xmc_fast.model._layout import StoredLayout, read_layout, store_layout, write_layout
 from xmc_fast.model._names import ROLES, write_names
+from xmc_fast.model._near import read_near, write_near
 from xmc_fast.model._packed import Packed, read_packed, write_packed
 
 
@@ -49,6 +50,9 @@ def write_model(
     if model.calibration is not None:
         files["calibration"] = "calibration.safetensors"
         write_calibration(folder / files["calibration"], model.calibration)
+    if model.near_index is not None and isinstance(weights, StoredLayout):
+        files["near"] = "near.safetensors"
+        write_near(folder / files["near"], model.near_index)
     common = {"bias": model.bias, "normalize": model.normalize, "params": model.params}
     if not isinstance(weights, list):
         form = "packed" if small else "layout"
@@ -81,6 +85,8 @@ def load_model(cls: Any, directory: str | os.PathLike[str], *, mmap: bool, verif
         )
         if "calibration" in files:
             model.calibration = read_calibration(folder / files["calibration"])
+        if "near" in files and form == "layout":
+            model.near_index = read_near(folder / files["near"], model, mmap=mmap, verify=verify)
     except ModelFormatError:
         raise
     except (TypeError, ValueError) as error:

@@ -78,3 +78,11 @@ class NamesFile(NamedTuple):
         except OSError as error:
             raise ModelFormatError(f"{path}: missing or damaged ({error})") from None
         return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def names_of(names: dict[str, list[str] | NamesFile | None], role: str, expected: int) -> list[str] | None:
+    """The names of a role, read at their first use and kept."""
+    found = names[role]
+    if isinstance(found, NamesFile):
+        found = names[role] = found.read(role, expected)
+    return found

@@ -39,6 +39,16 @@ def in_layout(values: npt.NDArray[np.float32], order: npt.NDArray[np.int32]) -> 
     return np.concatenate([values[order], np.zeros(-len(values) % PAD, np.float32)])
 
 
+def padded_calibration(
+    calibration: Any, stored: Any
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Its scales and shifts in the order of a built layout, or of stored weights."""
+    if calibration is None:
+        raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
+    label = (stored.arrays() if isinstance(stored, _core.PredictLayout) else stored.arrays)["label"]
+    return in_layout(calibration.scale, label), in_layout(calibration.shift, label)
+
+
 def one_row(x: Any, n_features: int) -> Csr:
     """One row, given as (columns ascending, values), a matrix or an array, as CSR."""
     if not isinstance(x, tuple):

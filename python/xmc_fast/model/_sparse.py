@@ -20,13 +20,14 @@ from xmc_fast.model._compress import compress
 from xmc_fast.model._concat import concat
 from xmc_fast.model._files import load_model, write_model
 from xmc_fast.model._layout import StoredLayout
-from xmc_fast.model._names import ROLES, NamesFile, check_names
+from xmc_fast.model._names import ROLES, NamesFile, check_names, names_of
+from xmc_fast.model._near import NearIndex, NearMixin, check_recall, near_topk
 from xmc_fast.model._packed import Packed
-from xmc_fast.model._predict import NONE, build_layout, in_layout, one_row, top_csr
+from xmc_fast.model._predict import NONE, build_layout, one_row, padded_calibration, top_csr
 from xmc_fast.model._storage import Block, block_path, check_block, joined
 
 
-class SparseModel:
+class SparseModel(NearMixin):
     """One weight vector per label, sparse, in blocks of consecutive labels.
 
     The score of label l for a row x is ``w_l · x``, with x l2-normalised first if ``normalize``, then
@@ -82,6 +83,7 @@ class SparseModel:
         self._layout: _core.PredictLayout | None = None  # made at the first predict of blocks
         self._blocks: list[Block] | None = None  # checked, or made from the stored form
         self._calibration: Calibration | None = None
+        self.near_index: NearIndex | None = None
         self._padded: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None = None
         self._names: dict[str, list[str] | NamesFile | None] = {
             "feature_names": check_names("feature_names", feature_names, self.n_features),
@@ -147,12 +149,12 @@ class SparseModel:
     @property
     def feature_names(self) -> list[str] | None:
         """Name of each feature, if known (read from disk on first use)."""
-        return self._read_names("feature_names", self.n_features)
+        return names_of(self._names, "feature_names", self.n_features)
 
     @property
     def label_names(self) -> list[str] | None:
         """Name of each label, if known (read from disk on first use)."""
-        return self._read_names("label_names", self.n_labels)
+        return names_of(self._names, "label_names", self.n_labels)
 
     def to_csr(self) -> sp.csr_matrix:
         """All weights as one scipy CSR float32, n_labels x n_columns."""
@@ -306,9 +308,16 @@ class SparseModel:
         return layout
 
     def predict(
-        self, X: Any, k: int = 5, *, proba: bool = False, n_jobs: int | None = None, engine: Any = None
+        self,
+        X: Any,
+        k: int = 5,
+        *,
+        proba: bool = False,
+        recall: float = 1.0,
+        n_jobs: int | None = None,
+        engine: Any = None,
     ) -> sp.csr_matrix:
-        """The ``k`` best labels of each row, exact.
+        """The ``k`` best labels of each row, exact or nearly so.
 
         Parameters
         ----------
@@ -317,6 +326,8 @@ class SparseModel:
             Labels per row; at most n_labels are given.
         proba : bool
             Rank by and return calibrated probabilities instead of scores (see `calibrate`).
+        recall : float
+            Below 1: faster, exact scores of at least this share of the exact labels, measured by `build_near_index`.
         n_jobs : int, optional
             Threads; results have the same bits for any number.
         engine : from `xmc_fast.engine.connect`, optional
@@ -329,15 +340,15 @@ class SparseModel:
 
         Notes
         -----
-        Rows are taken in batches whose scores for a block of labels take at most 192 MiB, from 32 to 96 MiB a
-        thread (more than six threads take more); that memory is kept for the next call.
+        A batch's scores take at most 192 MiB, 32 to 96 MiB a thread (above six threads more), kept for the next call.
         """
         engine = check_engine(engine)
+        check_recall(recall, proba, engine)
         if engine is not None:
             return engine.predict(self, X, k, proba=proba, n_jobs=n_jobs)
-        x = features(X, n_features=self.n_features)
-        ids, scores = self._topk(x, k, proba, resolve_threads(n_jobs))
-        return top_csr(ids, scores, x.shape[0], self.n_labels)
+        x, threads = features(X, n_features=self.n_features), resolve_threads(n_jobs)
+        given = near_topk(self, x, k, recall, threads) if recall < 1 else self._topk(x, k, proba, threads)
+        return top_csr(*given, x.shape[0], self.n_labels)
 
     def predict_one(
         self, x: Any, k: int = 5, *, proba: bool = False
@@ -418,15 +429,10 @@ class SparseModel:
         self._padded = None
 
     def _calibration_arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        calibration, padded = self._calibration, self._padded
-        if calibration is None:
-            raise ValueError("proba=True needs a calibrated model: call calibrate(X, Y) on held-out rows")
+        padded = self._padded
         if padded is None:
-            weights, layout = self.weights, self._layout
-            stored = weights.arrays if not isinstance(weights, list) else layout.arrays() if layout else {}
-            label = stored["label"]
-            padded = in_layout(calibration.scale, label), in_layout(calibration.shift, label)
-            self._padded = padded
+            stored = self._layout if isinstance(self.weights, list) else self.weights
+            padded = self._padded = padded_calibration(self._calibration, stored)
         return padded
 
     def _always(self) -> int:
@@ -442,9 +448,3 @@ class SparseModel:
     def set_names_file(self, role: str, path: Path) -> None:
         """Where the names of a role ("feature_names" or "label_names") are, for their first use."""
         self._names[role] = NamesFile.at(path)
-
-    def _read_names(self, role: str, expected: int) -> list[str] | None:
-        names = self._names[role]
-        if isinstance(names, NamesFile):
-            names = self._names[role] = names.read(role, expected)
-        return names
