@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <variant>
 
@@ -129,13 +130,24 @@ class PredictLayout {
 // A checked index for nearly exact prediction on arrays of Python.
 class NearIndex {
  public:
-  static NearIndex open(int64_t labels, int64_t features, const py::dict& arrays, bool known, int threads) {
+  // copy: large arrays are read into memory of huge pages, which a mapped file does not have.
+  static NearIndex open(int64_t labels, int64_t features, const py::dict& arrays, bool known, bool copy,
+                        int threads) {
     NearIndex index;
     index.view_.labels = labels;
     index.view_.features = features;
     index.view_.for_each(TakeArrays{arrays, index.keep_});
     py::gil_scoped_release nogil;
     check_near(index.view_, known, threads);
+    const auto own = [&]<class T>(ArrayView<T>& view, Buffer<T>& to) {
+      to = Buffer<T>(view.size);
+      std::copy_n(view.data, view.size, to.data());
+      view.data = to.data();
+    };
+    if (copy) {
+      own(index.view_.byte, index.byte_);
+      own(index.view_.posting, index.posting_);
+    }
     return index;
   }
 
@@ -160,6 +172,8 @@ class NearIndex {
  private:
   NearView view_;
   std::vector<py::array> keep_;
+  Buffer<int8_t> byte_;
+  Buffer<uint32_t> posting_;
 };
 
 py::typing::Tuple<py::array_t<int32_t>, py::array_t<float>, py::array_t<int32_t>> merge(
@@ -198,7 +212,7 @@ void bind_predict(py::module_& m) {
            py::arg("scale").noconvert(), py::arg("shift").noconvert(), py::arg("k"), py::arg("threads"));
   py::class_<NearIndex>(m, "NearIndex")
       .def_static("open", &NearIndex::open, py::arg("labels"), py::arg("features"), py::arg("arrays"),
-                  py::arg("known") = false, py::arg("threads") = 1)
+                  py::arg("known") = false, py::arg("copy") = false, py::arg("threads") = 1)
       .def("topk", &NearIndex::topk, py::arg("layout"), py::arg("x"), py::arg("normalize"), py::arg("bias"),
            py::arg("k"), py::arg("candidates"), py::arg("margin"), py::arg("threads"));
 }

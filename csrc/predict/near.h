@@ -76,9 +76,9 @@ struct NearArrays {
 };
 using NearView = NearArrays<ArrayView>;
 
-// The index of a layout of at most kMostNear labels whose last column is the constant `options.bias` if there
-// is one. A feature is dense with positive weights of at least `density` of all labels, those with most first,
-// while their bytes take at most `budget`. Throws std::invalid_argument unless all weights are finite.
+// The index of a layout of at most kMostNear labels, whose last column is the constant `options.bias` if there
+// is one. A feature is dense with positive weights of at least `density` of all labels, those with most
+// first, while their bytes take at most `budget`. Throws std::invalid_argument unless all weights are finite.
 NearArrays<Buffer> build_near(const LayoutView& layout, const RowOptions& options, double density,
                               int64_t budget, int threads);
 

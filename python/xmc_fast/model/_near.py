@@ -46,8 +46,9 @@ class NearIndex:
     def opened(self) -> _core.NearIndex:
         """The index, its arrays checked."""
         try:
+            mapped = self.path is not None  # read then: a row's bytes are far apart, and huge pages help
             return _core.NearIndex.open(
-                self.n_labels, self.n_features, self.arrays, self.known, resolve_threads(None)
+                self.n_labels, self.n_features, self.arrays, self.known, mapped, resolve_threads(None)
             )
         except (TypeError, ValueError) as error:
             where = "" if self.path is None else f"{self.path}: "
