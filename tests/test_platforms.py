@@ -70,3 +70,14 @@ def test_every_part_of_the_workflow_exists():
         sys.path.remove(str(PLATFORMS))
     assert set(files(short=True)) < set(files(short=False))
     assert all(Path(name).is_file() for name in files(short=False))
+
+
+def test_the_release_names_what_exists():
+    """cibuildwheel has no tag of a major version alone; wheels need what `test-requires` names on every platform."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")
+    assert re.search(r"pypa/cibuildwheel@v\d+\.\d+\b", workflow)
+    needed = project()["tool"]["cibuildwheel"]["test-requires"]
+    for script in ("free_threaded.sh", "versions.sh", "arm64.sh"):
+        assert all(re.search(rf"\b{name}\b", (PLATFORMS / script).read_text("utf-8")) for name in needed), (
+            script
+        )
