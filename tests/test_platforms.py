@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from pathlib import Path
 
@@ -70,3 +71,31 @@ def test_every_part_of_the_workflow_exists():
         sys.path.remove(str(PLATFORMS))
     assert set(files(short=True)) < set(files(short=False))
     assert all(Path(name).is_file() for name in files(short=False))
+
+
+def test_the_release_names_what_exists():
+    """cibuildwheel has no tag of a major version alone; wheels need what `test-requires` names on every platform."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")
+    assert re.search(r"pypa/cibuildwheel@v\d+\.\d+\b", workflow)
+    needed = project()["tool"]["cibuildwheel"]["test-requires"]
+    for script in ("free_threaded.sh", "versions.sh", "arm64.sh"):
+        assert all(re.search(rf"\b{name}\b", (PLATFORMS / script).read_text("utf-8")) for name in needed), (
+            script
+        )
+
+
+def test_names_that_no_library_has_are_found():
+    """Of a Mach-O file with one table of symbols: those of a library (1) and of its own are not looked up."""
+    sys.path.insert(0, str(PLATFORMS))
+    try:
+        from looked_up import looked_up
+    finally:
+        sys.path.remove(str(PLATFORMS))
+    symbols = [("_PyList_New", 0x01, 0), ("_puts", 0x01, 1), ("_mine", 0x0F, 0), ("___missing", 0x01, 0xFE)]
+    names, table = b"\0", b""
+    for name, kind, library in symbols:
+        table += struct.pack("<IBBHQ", len(names), kind, 0, library << 8, 0)
+        names += name.encode() + b"\0"
+    head = struct.pack("<8I", 0xFEEDFACF, 0, 0, 6, 1, 24, 0, 0)
+    command = struct.pack("<6I", 2, 24, 56, len(symbols), 56 + len(table), len(names))
+    assert looked_up(head + command + table + names) == ["_PyList_New", "___missing"]

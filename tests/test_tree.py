@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -168,7 +167,7 @@ def test_killed_run_resumes_to_the_same_bytes(tmp_path):
         len(list(killed.glob("tree-0/level-2/block-*"))) < 3 and run.poll() is None and time.time() < deadline
     ):
         time.sleep(0.002)
-    run.send_signal(signal.SIGKILL)
+    run.kill()
     run.wait()
     done = {path: path.stat().st_mtime_ns for path in killed.rglob("block-*")}
     assert len(done) >= 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -198,7 +197,7 @@ def test_mistakes_are_told():
 
 
 KILLED = """
-import os, signal, sys
+import os, sys
 from tests.test_update import data
 from xmc_fast import OneVsAll, _checkpoint
 X, Y = data()
@@ -207,7 +206,7 @@ store = _checkpoint.LabelBlocks.store
 done = []
 def killed(self, block, result):
     if done:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(9)
     done.append(block)
     return store(self, block, result)
 _checkpoint.LabelBlocks.store = killed
@@ -223,7 +222,7 @@ def test_killed_update_goes_on_with_the_same_bytes(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", KILLED, *folders], env={**os.environ, "PYTHONPATH": path}, check=False
     )
-    assert ended.returncode == -signal.SIGKILL
+    assert ended.returncode == 9
     assert len(list((tmp_path / "run").glob("block-*.safetensors"))) == 1
     old = OneVsAll.load(folders[0])  # as it was
     assert old.model_.params.get("updates") is None

@@ -57,6 +57,27 @@ XMC_INLINE void prefetch_far(const void* p) {
 #endif
 }
 
+// The place of the lowest bit of a mask that has one. Not <bit>: see core/simd.h on standard code in these files.
+template <class Mask>  // uint32_t or uint64_t
+XMC_INLINE int lowest_bit(Mask mask) {
+#if defined(__GNUC__)
+  return sizeof mask == 8 ? __builtin_ctzll(mask) : __builtin_ctz(static_cast<uint32_t>(mask));
+#else
+  int bit = 0;
+  while (!(mask >> bit & 1)) ++bit;
+  return bit;
+#endif
+}
+XMC_INLINE int count_bits(uint64_t mask) {
+#if defined(__GNUC__)
+  return __builtin_popcountll(mask);
+#else
+  int n = 0;
+  for (; mask; mask &= mask - 1) ++n;
+  return n;
+#endif
+}
+
 // e^x to about 1e-7 relative; x is clamped to [-87, 88]. NaN stays NaN (max and min give their second
 // operand).
 XMC_INLINE vf exp(vf x) {

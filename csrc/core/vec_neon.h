@@ -48,9 +48,10 @@ XMC_INLINE vf max(vf a, vf b) {
 XMC_INLINE vf min(vf a, vf b) {
   return {vbslq_f32(vcltq_f32(a.v, b.v), a.v, b.v)};
 }
+// To be loaded: Visual Studio's vectors take no list of lanes.
+inline constexpr uint32_t kLaneBits[kWidth] = {1, 2, 4, 8};
 XMC_INLINE uint32_t bits(uint32x4_t lanes) {
-  const uint32x4_t bit = {1, 2, 4, 8};
-  return vaddvq_u32(vandq_u32(lanes, bit));
+  return vaddvq_u32(vandq_u32(lanes, vld1q_u32(kLaneBits)));
 }
 XMC_INLINE uint32_t gt(vf a, vf b) {
   return bits(vcgtq_f32(a.v, b.v));
@@ -62,8 +63,7 @@ XMC_INLINE vf where_gt(vf a, vf b, vf x) {
   return {vreinterpretq_f32_u32(vandq_u32(vcgtq_f32(a.v, b.v), vreinterpretq_u32_f32(x.v)))};
 }
 XMC_INLINE vf select(uint32_t mask, vf a, vf b) {
-  const uint32x4_t bit = {1, 2, 4, 8};
-  return {vbslq_f32(vtstq_u32(vdupq_n_u32(mask), bit), a.v, b.v)};
+  return {vbslq_f32(vtstq_u32(vdupq_n_u32(mask), vld1q_u32(kLaneBits)), a.v, b.v)};
 }
 XMC_INLINE float sum(vf a) {
   const float32x2_t h = vadd_f32(vget_low_f32(a.v), vget_high_f32(a.v));

@@ -110,16 +110,6 @@ XMC_INLINE void append_bits(uint32_t mask, int64_t first, int32_t* at) {
   const __m512i ids = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int32_t>(first)));
   _mm512_storeu_si512(at, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), ids));
 }
-#else
-XMC_INLINE int lowest_bit(uint32_t mask) {
-#if defined(__GNUC__)
-  return __builtin_ctz(mask);
-#else
-  int bit = 0;
-  while (!(mask >> bit & 1u)) ++bit;
-  return bit;
-#endif
-}
 #endif
 
 int64_t at_least(const float* gains, int64_t m, float bound, int32_t* at) {

@@ -12,7 +12,7 @@ int64_t scan(float* sums, const float* norms, int64_t n, float factor, float lev
   for (; i + kWidth <= n; i += kWidth) {
     uint32_t above = gt(fma(f, load(norms + i), load(sums + i)), high);
     store(sums + i, zero);
-    for (; above; above &= above - 1) rows[count++] = first + static_cast<int32_t>(i) + __builtin_ctz(above);
+    for (; above; above &= above - 1) rows[count++] = first + static_cast<int32_t>(i) + lowest_bit(above);
   }
   for (; i < n; ++i) {
     if (sums[i] + factor * norms[i] > level) {

@@ -11,16 +11,6 @@ XMC_INLINE void go_on(PackedList& list, const uint8_t* at) {
 }
 
 #if defined(XMC_SIMD_IS_baseline)
-XMC_INLINE int lowest_bit(uint64_t mask) {
-#if defined(__GNUC__)
-  return __builtin_ctzll(mask);
-#else
-  int bit = 0;
-  while (!(mask >> bit & 1)) ++bit;
-  return bit;
-#endif
-}
-
 // Bit by bit. Sums are unsigned: in a damaged file they may run over.
 void tiles_in_parts(PackedList* lists, int n, int64_t from, int64_t to, int32_t* sum) {
   for (PackedList* list = lists; list < lists + n; ++list) {
@@ -136,7 +126,7 @@ XMC_INLINE __m512i next_tile(PackedList& list) {
   prefetch(q + kBytesAhead);
   const uint64_t mask = read_mask(q);
   const __m512i w = expand(mask, q);
-  go_on(list, q + __builtin_popcountll(mask));
+  go_on(list, q + count_bits(mask));
   return w;
 }
 

@@ -11,7 +11,7 @@ void split(const int32_t* entry, const int32_t* column, const float* value, int6
   const auto keep = [](FeatureList& to, __mmask16 some, __m512i id, __m512 x) {
     _mm512_storeu_si512(to.id, _mm512_maskz_compress_epi32(some, id));
     _mm512_storeu_ps(to.value, _mm512_maskz_compress_ps(some, x));
-    const int kept = __builtin_popcount(some);
+    const int kept = count_bits(some);
     to.id += kept;
     to.value += kept;
   };
@@ -197,14 +197,7 @@ XMC_INLINE void add_fours(const PredictTile* tiles, int64_t part, const Four* fr
 
 // How many of a cell's weights are before that of a lane.
 XMC_INLINE int before(uint64_t mask, int64_t lane) {
-  const uint64_t lanes = mask & ((uint64_t{1} << lane) - 1);
-#if defined(__GNUC__)
-  return __builtin_popcountll(lanes);
-#else
-  int n = 0;
-  for (uint64_t rest = lanes; rest; rest &= rest - 1) ++n;
-  return n;
-#endif
+  return count_bits(mask & ((uint64_t{1} << lane) - 1));
 }
 
 // The weights of kPart lanes from `first` on, zeros where there is none.
