@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 from bench.common import DOCS, KEPT, RESULTS, ROOT, command_line
-from bench.report import accuracy, declare, dst, mach, near, serve, small, speed, tree, update
+from bench.report import accuracy, declare, dst, lightxml, mach, near, serve, small, speed, tree, update
 from bench.report.pictures import draw
 from bench.report.tables import Part, Results
 
 PARTS: dict[str, Part] = speed.PARTS | declare.PARTS | dst.PARTS | mach.PARTS | accuracy.PARTS
-PARTS |= serve.PARTS | small.PARTS | update.PARTS | tree.PARTS | near.PARTS
+PARTS |= serve.PARTS | small.PARTS | update.PARTS | tree.PARTS | near.PARTS | lightxml.PARTS
 MARK = re.compile(r"(<!-- ([\w-]+)(?:: [^\n]*)? -->)\n.*?(<!-- end of \2 -->)", re.S)
 
 

@@ -75,7 +75,7 @@ def picture(results: Results) -> Any:
             ax.loglog([r["labels"] for r in line], values, "o-", color=colour, label=method(name))
         ax.set(xlabel="labels", title=title)
         low, high = ax.get_ylim()
-        plain(ax.yaxis, [v for v in (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000) if low < v < high])
+        plain(ax.yaxis, [v for v in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low < v < high])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
