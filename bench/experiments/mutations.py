@@ -54,6 +54,12 @@ def data(rows: int = 24, features: int = 12, labels: int = 6) -> tuple[sp.csr_ma
     return X, sp.csr_matrix(rng.random((rows, labels)) < 0.3)
 
 
+def _near(folder: Path) -> None:
+    """A model with an index for nearly exact prediction."""
+    X, Y = data()
+    xmc_fast.OneVsAll(n_jobs=1).fit(X, Y).model_.build_near_index(X, 3).save(folder)
+
+
 def _tree(folder: Path) -> None:
     X, Y = data(60, 12, 20)
     xmc_fast.LabelTree(max_leaf=3, branching=2, max_first=4, n_trees=2, n_jobs=1).fit(X, Y).save(folder)
@@ -100,6 +106,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "sparse_model": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.save(folder),
     "sparse_model-blocks": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data(), checkpoint=folder),
     "sparse_model-small": lambda folder: xmc_fast.OneVsAll(n_jobs=1).fit(*data()).model_.compress().save(folder),
+    "sparse_model-near": _near,
     "text_classifier": _text,
     "label_tree": _tree,
     "neighbours": lambda folder: xmc_fast.Neighbours(3, n_jobs=1).fit(*data()).save(folder),
@@ -145,6 +152,8 @@ def attempt(folder: Path, kind: str, verify: bool) -> str:
         model = xmc_fast.load(folder, **options_of(kind, verify))
         X = TEXTS[:5] if kind in TEXT_KINDS else data(60 if kind == "label_tree" else 24)[0][:5]
         model.predict(X, 3)
+        if kind == "sparse_model-near":
+            model.predict(X, 3, recall=0.5)
     except MemoryError:
         return "refused"
     except Exception as error:

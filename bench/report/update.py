@@ -23,8 +23,9 @@ PARTS = {
     "update": Part(
         "update",
         "python -m bench.speed.bench_update debtags --checked 128 --other-seed`, "
-        "`python -m bench.speed.bench_update eurlex57k --checked 128` and "
-        "`python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128",
+        "`python -m bench.speed.bench_update eurlex57k --checked 128`, "
+        "`python -m bench.speed.bench_update tibkat-gnd --labels 6000 --checked 128` and "
+        "`python -m bench.speed.bench_update tibkat-gnd --new-labels 1000 --only labels",
         {
             "set": "set",
             "update": "case",

@@ -1,4 +1,4 @@
-// Fuzz target of opening a sparse linear model and predicting with it (csrc/predict/check_rows.h, layout.h, packed.h): whatever the
+// Fuzz target of opening a sparse linear model and predicting with it (csrc/predict/check_rows.h, layout.h, near.h, packed.h): whatever the
 // arrays of its files hold, the check refuses them or a prediction stays within them and gives labels of the model. The
 // first bytes make a good model (its sizes, its form), each further group of four changes an element (which array, where,
 // to what) or a length. Checksums are not looked at here: they are right.
@@ -17,6 +17,7 @@
 #include "core/rng.h"
 #include "drive.h"
 #include "predict/check_rows.h"
+#include "predict/near.h"
 #include "predict/packed.h"
 #include "predict/predict.h"
 
@@ -234,6 +235,41 @@ void stored(const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint
   rows_of(layout.view(), 1);
 }
 
+// The index for nearly exact prediction, beside a good layout: `of` gives the candidates and the margin.
+void near(uint8_t of, const uint8_t* b, size_t size, int64_t labels, int64_t columns, uint32_t step,
+          xmc::Rng& rng) {
+  const Rows<int32_t> rows = good_rows<int32_t>(labels, columns, step, rng);
+  const Layout layout = Layout::build(labels, columns, {{0, rows.view(columns)}}, Layout::kMinDensity, 1);
+  const bool has_bias = labels % 2;
+  const NearArrays<xmc::Buffer> built =
+      build_near(layout.view(), {true, has_bias, 1.f}, 0.125, int64_t{1} << 20, 1);
+  NearView view;
+  view.labels = built.labels, view.features = built.features;
+  std::vector<std::vector<uint64_t>> kept;  // bytes of the arrays, aligned
+  int number = 0;
+  const auto changed = [&]<class T>(const xmc::Buffer<T>& from, ArrayView<T>& to) {
+    std::vector<T> numbers(from.data(), from.data() + from.size());
+    for (size_t g = 0; g + 4 <= size; g += 4) {
+      if (b[g] % 7 == number) change(numbers, b + g);
+    }
+    auto& memory = kept.emplace_back((numbers.size() * sizeof(T) + 7) / 8);
+    if (!numbers.empty()) std::memcpy(memory.data(), numbers.data(), numbers.size() * sizeof(T));
+    to = {reinterpret_cast<const T*>(memory.data()), static_cast<int64_t>(numbers.size())};
+    ++number;
+  };
+  changed(built.unit, view.unit), changed(built.bias, view.bias), changed(built.step, view.step);
+  changed(built.dense, view.dense), changed(built.byte, view.byte), changed(built.ptr, view.ptr);
+  changed(built.posting, view.posting);
+  check_near(view, false, 1);
+  const float margin = hostile(of, 1.f);
+  predict(labels, columns, has_bias, false,
+          [&](const xmc::CsrView<>& x, const xmc::RowOptions& options, const Calibration&, int64_t k,
+              int32_t* ids, float* scores) {
+            std::vector<float> rough(static_cast<size_t>(3 * k));
+            predict_near(view, layout.view(), x, options, k, of, margin, 1, ids, scores, rough.data());
+          });
+}
+
 void run(const uint8_t* bytes, size_t size) {
   if (size < 4) return;
   xmc::Rng rng(bytes[0]);
@@ -244,7 +280,8 @@ void run(const uint8_t* bytes, size_t size) {
     if (bytes[3] % 4 == 0) exact<int32_t>(bytes + 4, size - 4, labels, columns, step, rng);
     if (bytes[3] % 4 == 1) exact<uint16_t>(bytes + 4, size - 4, labels, columns, step, rng);
     if (bytes[3] % 4 == 2) packed(bytes + 4, size - 4, labels, columns, step, rng);
-    if (bytes[3] % 4 == 3) stored(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 3 && bytes[2] < 128) stored(bytes + 4, size - 4, labels, columns, step, rng);
+    if (bytes[3] % 4 == 3 && bytes[2] >= 128) near(bytes[0], bytes + 4, size - 4, labels, columns, step, rng);
   } catch (const std::invalid_argument&) {
   }
 }
